@@ -1,0 +1,41 @@
+// The seam to the memory of a KV cache: copies of pages to and from staging, ordered on a stream.
+//
+// Host memory copies at once and ignores the stream. Device memory copies asynchronously on the
+// given stream; flush() is the point after which staging may be read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "kvc/layout.h"
+#include "kvc/status.h"
+
+namespace kvc {
+
+/// A stream of the engine, passed through. 0: the default stream, or host memory.
+using StreamHandle = std::uintptr_t;
+
+/// Copies whole pages. Single-threaded per instance unless said otherwise; the host implementation
+/// may be used from any thread.
+class PageCopier {
+ public:
+  virtual ~PageCopier() = default;
+
+  /// Gathers page `slot` of `group` into `staging`. REQUIRES: slot in range,
+  /// staging.size() == page_bytes(group).
+  virtual Status copy_out(const PageGroup& group, SlotIndex slot, std::span<std::byte> staging,
+                          StreamHandle stream) = 0;
+
+  /// Scatters `staging` into page `slot` of `group`. Same requirements.
+  virtual Status copy_in(const PageGroup& group, SlotIndex slot,
+                         std::span<const std::byte> staging, StreamHandle stream) = 0;
+
+  /// Returns once all copies issued on `stream` are complete.
+  virtual Status flush(StreamHandle stream) = 0;
+};
+
+std::shared_ptr<PageCopier> make_host_page_copier();
+
+}  // namespace kvc

@@ -1,0 +1,122 @@
+// The scheduler's side of the connector: what of a prompt is in the store, and what to load and
+// save in each step. One per engine instance.
+//
+// Life of a request:
+//   query()      hashes the prompt and probes the store; the answer is a promise for this request
+//   allocated()  tells the pages; from here on the promise is firm
+//   plan_step()  once per executed batch: emits the promised loads and the pages to save
+//   finished()   or reset(): forgets the request. Requests that vanish silently are forgotten when
+//                the tracker is full, oldest first.
+//
+// `leased` promise: the probe's lease protects the promised blocks until the load, which follows in
+// the same step.
+//
+// Threads: every method may be called from any thread; calls are serialised. No method fails for
+// store reasons: a store problem means a promise of 0. Bounds: query() returns within
+// `lookup_deadline`, everything else without touching the store.
+// Claims and their tests: docs/contract/connector.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvc/block_hash.h"
+#include "kvc/clock.h"
+#include "kvc/log.h"
+#include "kvc/step_plan.h"
+#include "kvc/store.h"
+
+namespace kvc {
+
+struct SchedulerOptions {
+  std::uint32_t tokens_per_block = 0;
+  std::uint32_t world_size = 1;
+  std::string deployment_secret;
+  Duration lookup_deadline = std::chrono::milliseconds(1000);
+  /// Requests tracked at once; past it the oldest is forgotten (it is then neither loaded nor saved).
+  std::size_t max_tracked_requests = 1u << 16;
+};
+
+/// What a request is, as far as its KV is concerned.
+struct RequestContent {
+  std::span<const Token> tokens;  ///< All known tokens; the prompt is a prefix of them.
+  std::size_t prompt_tokens = 0;
+  RequestScope scope;
+  std::vector<MediaItem> media;
+};
+
+/// Blocks that the caller need not compute: [local match, local match + blocks).
+struct Offer {
+  std::size_t blocks = 0;
+  std::size_t tokens = 0;  ///< blocks * tokens_per_block; leaves at least one prompt token.
+};
+
+/// One request of an executed batch, absolute positions in tokens.
+struct StepRequest {
+  RequestId id = 0;
+  /// First report of this allocation: replaces what was known of the request's pages.
+  bool is_new = false;
+  std::span<const Token> new_tokens;    ///< Follow those reported before (is_new: all known tokens).
+  std::span<const SlotIndex> new_slots;  ///< Follow those reported before.
+  std::size_t computed_tokens = 0;      ///< Where this pass begins, or where the load begins (is_new).
+  std::size_t scheduled_tokens = 0;     ///< Computed by this pass.
+};
+
+struct SchedulerStats {
+  std::uint64_t queries = 0;
+  std::uint64_t blocks_looked_up = 0;
+  std::uint64_t blocks_offered = 0;
+  std::uint64_t lookups_failed = 0;        ///< Ended by a store error or the deadline.
+  std::uint64_t lookups_no_manifest = 0;   ///< Ended by a block that is not committed.
+  std::uint64_t lookups_shard_lost = 0;    ///< Ended by a manifest without all of its shards.
+  std::uint64_t lookups_unaligned = 0;     ///< Local match inside a block: nothing offered.
+  std::uint64_t requests_tracked = 0;      ///< Now.
+  std::uint64_t requests_forgotten = 0;    ///< By the bound on tracked requests.
+  std::uint64_t pages_inconsistent = 0;    ///< Requests whose page count did not fit their prompt.
+};
+
+class Scheduler {
+ public:
+  /// `keyspace`: of the workers of this instance. kInvalid for zero sizes.
+  static Result<std::unique_ptr<Scheduler>> create(SchedulerOptions options,
+                                                   const Fingerprint& keyspace,
+                                                   std::shared_ptr<Store> store,
+                                                   std::shared_ptr<const Clock> clock,
+                                                   std::shared_ptr<Logger> logger);
+  ~Scheduler();
+
+  /// Looks up the blocks that follow `computed_tokens` (the engine's own match) and starts tracking
+  /// the request, replacing any earlier state of this id. `lookup` false tracks it for saving only.
+  /// Status kInvalid if the content cannot be hashed: the request is not tracked and not cached.
+  Result<Offer> query(RequestId id, const RequestContent& content, std::size_t computed_tokens,
+                      bool lookup = true);
+
+  /// The pages of the whole prompt (more may follow). Unknown ids are ignored. A prompt whose pages
+  /// do not cover it is served as far as they reach and never saved.
+  void allocated(RequestId id, std::span<const SlotIndex> slots);
+
+  /// Loads of every request allocated since the last plan, in this batch or not, each exactly once;
+  /// saves of the blocks of this batch that the coming pass completes, each once per allocation.
+  StepPlan plan_step(std::span<const StepRequest> batch);
+
+  /// Idempotent; unknown ids are ignored.
+  void finished(RequestId id);
+  /// The allocation is gone and the request will be queried again.
+  void reset(RequestId id);
+  /// Blocks of the promise at or after `start_tokens` will not be used.
+  void cancel_load(RequestId id, std::size_t start_tokens);
+
+  SchedulerStats stats() const;
+
+ private:
+  struct Impl;
+  explicit Scheduler(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvc

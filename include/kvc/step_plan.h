@@ -1,0 +1,44 @@
+// What the scheduler tells every worker about one step: which pages to load before the forward
+// pass and which to save after it. It crosses process boundaries as bytes.
+//
+// The plan names blocks by hash and carries the keyspace, so that a worker of another keyspace
+// refuses it instead of exchanging wrong bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvc/block_hash.h"
+#include "kvc/identity.h"
+#include "kvc/layout.h"
+#include "kvc/result.h"
+
+namespace kvc {
+
+using RequestId = std::uint64_t;
+
+/// A page of a request and the block that it holds, or shall hold.
+struct PageTask {
+  RequestId request = 0;
+  BlockHash block;
+  SlotIndex slot = -1;
+};
+
+struct StepPlan {
+  Fingerprint keyspace{};
+  std::uint64_t step = 0;          ///< Counts the plans of one scheduler, from 1.
+  std::vector<PageTask> loads;     ///< Promised: must be in place before the forward pass.
+  std::vector<PageTask> saves;     ///< Complete and computed once the forward pass is over.
+
+  bool empty() const { return loads.empty() && saves.empty(); }
+};
+
+/// Encoding of one build for one build: not stored, versioned to refuse a mixed deployment.
+std::string encode_step_plan(const StepPlan& plan);
+/// kInvalid for bytes that encode_step_plan() of this version did not write.
+Result<StepPlan> decode_step_plan(std::span<const std::byte> bytes);
+
+}  // namespace kvc

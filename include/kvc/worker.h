@@ -1,0 +1,113 @@
+// The worker's side of the connector: moves pages between one rank's KV cache and the store.
+//
+// Per step: bind() the plan, load() before the forward pass, save() after it. Loads are synchronous
+// and verified; a promised block that is missing or rejected is reported, all others of the step
+// are in place. Saves are snapshots: save() copies pages into staging and returns; background tasks
+// checksum, put and commit them. A page is never read after save() returned and never written after
+// load() returned.
+//
+// Threads: bind, load and save come from one thread at a time; stats, drain and close from any.
+// Bounds: load() returns within `load_deadline`, save() without touching the store. When the save
+// queue or the staging memory is full the newest save is dropped and counted.
+// Claims and their tests: docs/contract/connector.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvc/clock.h"
+#include "kvc/device.h"
+#include "kvc/executor.h"
+#include "kvc/layout.h"
+#include "kvc/log.h"
+#include "kvc/step_plan.h"
+#include "kvc/store.h"
+
+namespace kvc {
+
+struct WorkerOptions {
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+  std::uint32_t tokens_per_block = 0;
+  std::size_t staging_bytes = 256u << 20;     ///< Registered with the store; loads and saves share it.
+  std::size_t save_queue_bytes = 128u << 20;  ///< Of the staging memory, at most this holds saves.
+  Duration load_deadline = std::chrono::milliseconds(4000);
+  Duration save_deadline = std::chrono::milliseconds(10000);  ///< Per batch; nobody waits for it.
+  std::size_t batch_blocks = 64;                              ///< Objects per store call.
+  std::size_t batch_bytes = 64u << 20;                        ///< Bytes per store call.
+};
+
+struct WorkerParts {
+  std::shared_ptr<Store> store;
+  std::shared_ptr<Executor> executor;  ///< Runs saves and prefetches of loads.
+  std::shared_ptr<const Clock> clock;
+  std::shared_ptr<Logger> logger;
+  std::shared_ptr<PageCopier> copier;
+};
+
+/// A promised block that could not be put in place.
+struct LoadFailure {
+  RequestId request = 0;
+  std::string key;
+  Status status;  ///< kMissing, kRejected, kUnavailable or kTimedOut.
+};
+
+struct WorkerStats {
+  std::uint64_t blocks_loaded = 0;
+  std::uint64_t bytes_loaded = 0;  ///< Payload put into pages.
+  std::uint64_t load_nanoseconds = 0;
+  std::uint64_t loads_missing = 0;
+  std::uint64_t loads_unavailable = 0;  ///< Store down or deadline passed.
+  std::uint64_t rejected_checksum = 0;
+  std::uint64_t rejected_layout = 0;
+  std::uint64_t rejected_header = 0;  ///< Magic, version or identity.
+  std::uint64_t rejected_size = 0;
+  std::uint64_t blocks_saved = 0;  ///< Shards put by this rank.
+  std::uint64_t bytes_saved = 0;   ///< Payload of those.
+  std::uint64_t save_nanoseconds = 0;  ///< Background time spent in batches.
+  std::uint64_t blocks_already_stored = 0;
+  std::uint64_t blocks_committed = 0;  ///< Manifests seen published by this rank.
+  std::uint64_t saves_dropped = 0;     ///< Queue or staging full, or store backing off.
+  std::uint64_t saves_failed = 0;
+  std::uint64_t save_queue_bytes = 0;   ///< Now.
+  std::uint64_t pages_out_of_range = 0;  ///< Plan entries refused.
+};
+
+class Worker {
+ public:
+  static Result<std::unique_ptr<Worker>> create(WorkerOptions options, WorkerParts parts);
+  /// Like close() with a short deadline.
+  ~Worker();
+
+  /// Once, before the first step. kInvalid for a bad layout or one that does not fit the staging
+  /// memory; kUnavailable if the store refuses the staging memory.
+  Status register_layout(const Fingerprint& keyspace, const PagedLayout& layout);
+
+  /// Replaces the plan of the step. Saves of a plan that never reached save() are dropped.
+  void bind(StepPlan plan);
+
+  /// Performs the bound plan's loads, once. Empty: every promised page holds verified bytes.
+  std::vector<LoadFailure> load(StreamHandle stream);
+
+  /// Takes a snapshot of the bound plan's saves, once. `stream` orders it after the forward pass.
+  void save(StreamHandle stream);
+
+  /// Waits until every save taken so far ended, at most until `deadline`. True if all did.
+  bool drain(Deadline deadline);
+
+  WorkerStats stats() const;
+
+  /// Drops queued saves, waits for running ones at most until `deadline`, unregisters memory. Later
+  /// calls do nothing. Idempotent.
+  void close(Deadline deadline);
+
+ private:
+  struct Impl;
+  explicit Worker(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace kvc
