@@ -1,0 +1,78 @@
+"""Child processes that cannot outlive the process that started them.
+
+A child is started through a small launcher that asks the kernel to kill it when its parent dies
+(`PR_SET_PDEATHSIG`, which survives `execv`), then becomes the wanted program. The pid is that of
+the program. This holds even when the parent is killed with SIGKILL and runs no clean-up of its own.
+
+The kernel's notion of "parent" is the *thread* that started the child: start children from the main
+thread, or from a thread that lives as long as they do.
+
+Children get a session of their own, so that Ctrl-C in a terminal reaches the parent alone, which
+then stops them in the right order.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import IO
+
+__all__ = ["die_with_parent", "spawn", "stop"]
+
+_PR_SET_PDEATHSIG = 1
+_SIGKILL = 9
+
+_LAUNCHER = """
+import ctypes, os, sys
+parent = int(sys.argv[1])
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.prctl(1, 9, 0, 0, 0) != 0 or os.getppid() != parent:
+    sys.exit(120)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Asks the kernel to kill the calling process when its parent dies; exits if it already has."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os._exit(120)
+
+
+def spawn(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    output: IO[bytes] | int | None = None,
+    pass_fds: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Starts `argv` (its first entry an absolute path) as a guarded child in a session of its own.
+
+    `output` receives both standard output and standard error (default: the parent's stderr).
+    """
+    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
+    return subprocess.Popen(
+        [*launcher, *argv],
+        env=None if env is None else dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr if output is None else output,
+        stderr=subprocess.STDOUT if output is not None else None,
+        pass_fds=tuple(pass_fds),
+        start_new_session=True,
+    )
+
+
+def stop(process: subprocess.Popen[bytes], *, grace_s: float = 5.0) -> int:
+    """SIGTERM, then SIGKILL after `grace_s`; returns the exit status. Harmless on a dead child."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    return process.wait()
