@@ -1,0 +1,45 @@
+# One entry for people and for CI. Every target does its own set-up; docs/hacking.md lists what one needs day to day.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast bench lint format asan tsan clean
+VENV := .venv/bin
+
+help:
+	@echo 'make setup      packages, virtual environment in .venv, native build in build/'
+	@echo 'make demo       CTX and GEN instances reuse KV blocks through a real Mooncake Store'
+	@echo 'make test       all default suites, a real Mooncake Store included'
+	@echo 'make test-fast  hermetic tests, under two minutes after the build'
+	@echo 'make bench      ratios against raw baselines, into build/bench/results.json'
+	@echo 'make lint       ruff, mypy, codespell, clang-format, headers alone, clang-tidy'
+	@echo 'make format     apply ruff and clang-format'
+	@echo 'make asan tsan  C++ tests under sanitizers'
+	@echo 'make clean      remove build/ and .venv/'
+
+setup:
+	@scripts/setup
+
+demo: setup
+	@$(VENV)/mooncake-trtllm demo --backend mooncake
+
+test: setup
+	@$(VENV)/python scripts/run_tests.py all
+
+test-fast: setup
+	@$(VENV)/python scripts/run_tests.py fast
+
+bench: setup
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release
+	@mkdir -p build/bench
+	@$(VENV)/python bench/run.py --out build/bench/results.json
+
+lint: setup
+	@$(VENV)/python scripts/lint.py
+
+format: setup
+	@$(VENV)/python scripts/lint.py --fix
+
+asan tsan: setup
+	@cmake --workflow --preset $@
+
+clean:
+	@rm -rf build .venv
