@@ -24,7 +24,11 @@ struct Deadline {
   Instant at = Instant::max();
 
   static Deadline never() { return {}; }
-  static Deadline after(const Clock& clock, Duration budget) { return {clock.now() + budget}; }
+  /// A budget too long to be added means never.
+  static Deadline after(const Clock& clock, Duration budget) {
+    const Instant now = clock.now();
+    return budget > Instant::max() - now ? never() : Deadline{now + budget};
+  }
 
   bool passed(const Clock& clock) const { return clock.now() >= at; }
   /// Zero once passed.

@@ -1,0 +1,37 @@
+// A thread that is joined, with a name. The only way to make threads in this project.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "kvc/result.h"
+
+namespace kvc {
+
+/// Movable, not thread-safe. Joins in its destructor, so `body` must end on its own or have been
+/// told to.
+class Thread {
+ public:
+  /// Starts a thread that runs `body` once; `body` must not throw. At most 15 characters of `name`
+  /// are shown by the system. kExhausted if the system gives no thread: then `body` never runs.
+  static Result<Thread> start(const std::string& name, std::function<void()> body);
+
+  Thread() = default;
+  Thread(Thread&&) noexcept = default;
+  Thread& operator=(Thread&& other) noexcept;
+  ~Thread();
+
+  /// Waits until the body has ended. Nothing happens if it was joined, moved from or detached.
+  void join();
+  /// Lets the thread run on alone. Whoever calls this answers for everything that `body` uses.
+  void detach();
+  /// Whether the caller runs on this thread.
+  bool is_current() const;
+
+ private:
+  explicit Thread(std::thread thread) : thread_(std::move(thread)) {}
+  std::thread thread_;
+};
+
+}  // namespace kvc
