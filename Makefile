@@ -1,4 +1,4 @@
-# One entry for people and for CI. Every target does its own set-up; docs/hacking.md lists what one needs day to day.
+# One entry for people and for CI. Every target does its own set-up. Day to day: docs/hacking.md.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast bench lint format asan tsan clean
 VENV := .venv/bin

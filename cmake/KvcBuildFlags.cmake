@@ -1,7 +1,7 @@
 # Language level, warnings and sanitizers, the same for every target of this project.
 #
-# Targets take them through kvc_target_defaults() (KvcTargets.cmake); sanitizer flags are global, because mixing
-# instrumented and plain objects gives false reports.
+# Targets take them through kvc_target_defaults() (KvcTargets.cmake); sanitizer flags are global,
+# because mixing instrumented and plain objects gives false reports.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -26,7 +26,8 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
 endif()
 
 if(KVC_SANITIZE STREQUAL "address")
-  set(kvc_sanitize_flags -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  set(kvc_sanitize_flags
+    -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
 elseif(KVC_SANITIZE STREQUAL "thread")
   set(kvc_sanitize_flags -fsanitize=thread -fno-omit-frame-pointer)
 elseif(NOT KVC_SANITIZE STREQUAL "")

@@ -1,5 +1,5 @@
-# Everything comes from the system's packages (scripts/apt-packages.txt); nothing is downloaded. docs/dependencies.md
-# says why each is needed.
+# Everything comes from the system's packages (scripts/apt-packages.txt); nothing is downloaded.
+# docs/dependencies.md says why each is needed.
 
 find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
 find_package(nlohmann_json 3.11 REQUIRED)
@@ -9,10 +9,11 @@ find_path(KVC_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 find_path(KVC_TOMLPLUSPLUS_INCLUDE_DIR toml++/toml.h REQUIRED)
 find_path(KVC_SPDLOG_INCLUDE_DIR spdlog/spdlog.h REQUIRED)
 find_path(KVC_FMT_INCLUDE_DIR fmt/format.h REQUIRED)
-mark_as_advanced(KVC_XXHASH_INCLUDE_DIR KVC_TOMLPLUSPLUS_INCLUDE_DIR KVC_SPDLOG_INCLUDE_DIR KVC_FMT_INCLUDE_DIR)
+mark_as_advanced(
+  KVC_XXHASH_INCLUDE_DIR KVC_TOMLPLUSPLUS_INCLUDE_DIR KVC_SPDLOG_INCLUDE_DIR KVC_FMT_INCLUDE_DIR)
 
-# Header-only parts, compiled into our objects, so that the installed library and the wheel need no shared library but
-# libcrypto. Private to the core: no public header includes any of them.
+# Header-only parts, compiled into our objects, so that the installed library and the wheel need no
+# shared library but libcrypto. Private to the core: no public header includes any of them.
 add_library(kvc_private_headers INTERFACE)
 target_include_directories(kvc_private_headers SYSTEM INTERFACE
   ${KVC_XXHASH_INCLUDE_DIR}

@@ -1,7 +1,6 @@
 # The library kvc and its CMake package: find_package(kvc), target kvc::kvc.
 
 file(GLOB kvc_public_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/kvc/*.h)
-set(KVC_VERSION ${PROJECT_VERSION})
 
 add_library(kvc STATIC)
 add_library(kvc::kvc ALIAS kvc)
@@ -10,14 +9,13 @@ target_compile_features(kvc PUBLIC cxx_std_20)
 target_link_libraries(kvc
   PUBLIC Threads::Threads
   PRIVATE OpenSSL::Crypto $<BUILD_INTERFACE:kvc_private_headers> ${CMAKE_DL_LIBS})
-target_sources(kvc PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${kvc_public_headers})
+target_sources(kvc PUBLIC
+  FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${kvc_public_headers})
 # Target all_verify_interface_header_sets proves that each public header compiles alone.
 set_target_properties(kvc PROPERTIES
   VERIFY_INTERFACE_HEADER_SETS ON
   OUTPUT_NAME kvc
   EXPORT_NAME kvc)
-# The version that stored objects and logs name; one definition for C++ and Python.
-target_compile_definitions(kvc PRIVATE KVC_VERSION_STRING="${PROJECT_VERSION}")
 
 install(TARGETS kvc EXPORT kvc COMPONENT kvc
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
@@ -26,6 +24,9 @@ install(EXPORT kvc NAMESPACE kvc:: FILE kvcTargets.cmake COMPONENT kvc
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvc)
 configure_package_config_file(cmake/kvcConfig.cmake.in ${PROJECT_BINARY_DIR}/kvcConfig.cmake
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvc)
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/kvcConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/kvcConfig.cmake ${PROJECT_BINARY_DIR}/kvcConfigVersion.cmake COMPONENT kvc
-  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvc)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/kvcConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(
+  FILES ${PROJECT_BINARY_DIR}/kvcConfig.cmake ${PROJECT_BINARY_DIR}/kvcConfigVersion.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvc
+  COMPONENT kvc)

@@ -1,19 +1,28 @@
-# GoogleTest executables and their ctest entries.
+# GoogleTest executables and their ctest entries. Without KVC_BUILD_TESTS, kvc_test() does nothing.
 
-find_package(GTest 1.12 REQUIRED)
-include(GoogleTest)
+if(KVC_BUILD_TESTS OR KVC_PYTHON_TESTS)
+  find_package(GTest 1.12 REQUIRED)
+endif()
+if(KVC_BUILD_TESTS)
+  enable_testing()
+  include(GoogleTest)
+endif()
 
 set(KVC_TEST_TIMEOUT_S 120 CACHE STRING "Limit of one C++ test in seconds")
 
-# kvc_test(<name> SOURCES <file>... [LINK <target>...] [LABELS <label>...] [DEFINITIONS <definition>...]): one
-# executable, one ctest entry per TEST in it. Label `fast` unless other labels are given.
+# kvc_test(<name> SOURCES <file>... [LINK <target>...] [LABELS <label>...]
+#          [DEFINITIONS <definition>...])
+#
+# One executable, one ctest entry per TEST in it. Label `fast` unless other labels are given.
+# KVC_SOURCE_DIR is the root of the repository, for golden files.
 function(kvc_test name)
   if(NOT KVC_BUILD_TESTS)
     return()
   endif()
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK;LABELS;DEFINITIONS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
-    message(FATAL_ERROR "kvc_test(${name}): needs SOURCES; unknown arguments: '${arg_UNPARSED_ARGUMENTS}'")
+    message(FATAL_ERROR
+      "kvc_test(${name}): needs SOURCES; unknown arguments: '${arg_UNPARSED_ARGUMENTS}'")
   endif()
   if(NOT arg_LABELS)
     set(arg_LABELS fast)
@@ -21,7 +30,8 @@ function(kvc_test name)
   add_executable(${name} ${arg_SOURCES})
   kvc_target_defaults(${name})
   target_compile_definitions(${name} PRIVATE ${arg_DEFINITIONS} KVC_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${name} PRIVATE kvc::kvc ${arg_LINK} kvc_private_headers OpenSSL::Crypto GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE
+    kvc::kvc ${arg_LINK} kvc_private_headers OpenSSL::Crypto GTest::gtest_main)
   gtest_discover_tests(${name}
     TEST_PREFIX "${name}."
     DISCOVERY_MODE PRE_TEST
