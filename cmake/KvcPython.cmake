@@ -1,4 +1,5 @@
-# The only place that looks for Python. bindings/ then uses nanobind_add_module() and Python_add_library().
+# The only place that looks for Python. bindings/ then uses nanobind_add_module() and
+# Python_add_library().
 
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 if(NOT nanobind_DIR)
@@ -7,7 +8,8 @@ if(NOT nanobind_DIR)
     OUTPUT_VARIABLE nanobind_DIR OUTPUT_STRIP_TRAILING_WHITESPACE
     RESULT_VARIABLE kvc_nanobind_failed)
   if(kvc_nanobind_failed)
-    message(FATAL_ERROR "${Python_EXECUTABLE} has no nanobind: run `make setup`, or pip install nanobind")
+    message(FATAL_ERROR
+      "${Python_EXECUTABLE} has no nanobind: run `make setup`, or pip install nanobind")
   endif()
 endif()
 find_package(nanobind 2.0 REQUIRED CONFIG)

@@ -29,7 +29,8 @@ function(kvc_test name)
   endif()
   add_executable(${name} ${arg_SOURCES})
   kvc_target_defaults(${name})
-  target_compile_definitions(${name} PRIVATE ${arg_DEFINITIONS} KVC_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_definitions(${name} PRIVATE
+    ${arg_DEFINITIONS} KVC_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE
     kvc::kvc ${arg_LINK} kvc_private_headers OpenSSL::Crypto GTest::gtest_main)
   gtest_discover_tests(${name}
