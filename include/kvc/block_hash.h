@@ -39,8 +39,9 @@ struct BlockHashHasher {
   std::size_t operator()(const BlockHash& hash) const noexcept;
 };
 
-/// Absent, a string or an integer: all three differ, and the integer 5 differs from "5".
-using CacheSalt = std::variant<std::monostate, std::string, std::int64_t>;
+/// Absent, a string or an integer: all three differ, and the integer 5 differs from "5". The two
+/// integer types only widen the range: equal numbers are equal salts.
+using CacheSalt = std::variant<std::monostate, std::string, std::int64_t, std::uint64_t>;
 
 /// What isolates requests with equal tokens from one another.
 struct RequestScope {
@@ -51,7 +52,7 @@ struct RequestScope {
 
 /// A media item (image, audio, ...) whose placeholders stand at [start, start + length).
 struct MediaItem {
-  std::vector<std::byte> digest;  ///< At least 16 bytes identifying the content.
+  std::vector<std::byte> digest;  ///< 16 to 1024 bytes identifying the content.
   std::uint64_t start = 0;        ///< Position of the first placeholder in the prompt.
   std::uint64_t length = 0;       ///< Placeholders, > 0.
 };

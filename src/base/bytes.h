@@ -63,7 +63,9 @@ class ByteWriter {
   void i64(std::int64_t value) { number(static_cast<std::uint64_t>(value)); }
   /// The bytes alone.
   void raw(std::span<const std::byte> bytes) {
-    out_->insert(out_->end(), bytes.begin(), bytes.end());
+    const std::size_t at = out_->size();
+    out_->resize(at + bytes.size());
+    if (!bytes.empty()) std::memcpy(out_->data() + at, bytes.data(), bytes.size());
   }
   /// Length as 32 bits, then the bytes. REQUIRES: fewer than 2^32 bytes.
   void blob(std::span<const std::byte> bytes);

@@ -12,9 +12,9 @@ namespace kvc {
 
 }  // namespace kvc
 
-#define KVC_CHECK(condition, message)                                             \
-  (static_cast<bool>(condition)                                                   \
-       ? static_cast<void>(0)                                                     \
+#define KVC_CHECK(condition, message) \
+  (static_cast<bool>(condition)       \
+       ? static_cast<void>(0)         \
        : ::kvc::check_failed(#condition, message, ::kvc::Location::current()))
 
 #if defined(KVC_DCHECKS) || !defined(NDEBUG)

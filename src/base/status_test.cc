@@ -26,9 +26,8 @@ TEST(Status, ErrorCarriesCodeAndMessage) {
 
 TEST(Status, EveryCodeHasANameOfItsOwn) {
   std::set<std::string_view> names;
-  for (const Code code :
-       {Code::kOk, Code::kInvalid, Code::kUnsupported, Code::kMissing, Code::kRejected,
-        Code::kUnavailable, Code::kTimedOut, Code::kExhausted}) {
+  for (const Code code : {Code::kOk, Code::kInvalid, Code::kUnsupported, Code::kMissing,
+                          Code::kRejected, Code::kUnavailable, Code::kTimedOut, Code::kExhausted}) {
     EXPECT_NE(to_string(code), "unknown");
     names.insert(to_string(code));
   }

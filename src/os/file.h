@@ -26,8 +26,8 @@ bool is_folder(const std::filesystem::path& path);
 
 struct FolderEntry {
   std::string name;
-  bool is_file = false;                             ///< A regular file, links followed.
-  std::uint64_t bytes = 0;                          ///< Of a regular file.
+  bool is_file = false;                              ///< A regular file, links followed.
+  std::uint64_t bytes = 0;                           ///< Of a regular file.
   std::optional<std::filesystem::path> link_target;  ///< As written in the link, if it is one.
 };
 

@@ -1,7 +1,7 @@
-#include <string>
-
 #include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
+
+#include <string>
 
 #include "kvc/log.h"
 
