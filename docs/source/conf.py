@@ -1,0 +1,17 @@
+"""Sphinx configuration. The site is all of docs/; build it with
+
+    python -m pip install -r docs/requirements.txt
+    sphinx-build -W -c docs/source docs build/docs
+"""
+
+project = "mooncake-trtllm"
+author = "The mooncake-trtllm authors"
+root_doc = "source/index"
+extensions = ["myst_parser"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["requirements.txt"]
+myst_heading_anchors = 3
+html_title = "mooncake-trtllm"
+html_theme = "alabaster"
+html_theme_options = {"page_width": "1100px", "fixed_sidebar": "true"}
+html_copy_source = False
