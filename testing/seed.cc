@@ -1,10 +1,10 @@
 #include "testing/seed.h"
 
+#include <gtest/gtest.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-
-#include <gtest/gtest.h>
 
 namespace kvc::testlib {
 

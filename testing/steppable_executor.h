@@ -10,8 +10,8 @@
 
 namespace kvc::testlib {
 
-/// Tasks wait in order until a step. Safe to submit to from any thread; step from one at a time. Tasks
-/// that are left over are destroyed without having run.
+/// Tasks wait in order until a step. Safe to submit to from any thread; step from one at a time.
+/// Tasks that are left over are destroyed without having run.
 class SteppableExecutor final : public Executor {
  public:
   /// At most `queue_limit` tasks wait; one more is refused.

@@ -24,8 +24,8 @@ constexpr std::uint64_t mix_text(std::uint64_t seed, std::string_view text) {
   return mix_bits(state);
 }
 
-/// SplitMix64: 64 bits of state, period 2^64, no bad seeds. Not thread-safe; a copy goes on from the
-/// same place on its own.
+/// SplitMix64: 64 bits of state, period 2^64, no bad seeds. Not thread-safe; a copy goes on from
+/// the same place on its own.
 class Random {
  public:
   explicit constexpr Random(std::uint64_t seed) : state_(seed) {}

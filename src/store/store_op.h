@@ -9,10 +9,14 @@ enum class StoreOp { kExists, kPut, kGet, kRemove };
 
 constexpr std::string_view to_string(StoreOp op) {
   switch (op) {
-    case StoreOp::kExists: return "exists";
-    case StoreOp::kPut: return "put";
-    case StoreOp::kGet: return "get";
-    case StoreOp::kRemove: return "remove";
+    case StoreOp::kExists:
+      return "exists";
+    case StoreOp::kPut:
+      return "put";
+    case StoreOp::kGet:
+      return "get";
+    case StoreOp::kRemove:
+      return "remove";
   }
   return "unknown operation";
 }

@@ -27,8 +27,8 @@ struct MemoryStoreOptions {
   std::function<bool(std::string_view key)> between_steps;
 };
 
-/// Safe to use from any thread; copies of payload are made outside the lock. put, get and exists count
-/// as use for the eviction order. Never blocks, so deadlines are not looked at.
+/// Safe to use from any thread; copies of payload are made outside the lock. put, get and exists
+/// count as use for the eviction order. Never blocks, so deadlines are not looked at.
 class MemoryStore : public Store {
  public:
   /// Of all objects, half-written ones too, sorted. Does not count as use.

@@ -1,0 +1,215 @@
+#include "store/wrap/deadline_store.h"
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "base/mutex.h"
+#include "store/item_traits.h"
+
+namespace kvc {
+namespace {
+
+/// What the decorator and its tasks share. Does not own the executor: a task must not be what ends
+/// its own threads.
+struct Shared {
+  Shared(std::shared_ptr<Store> store, std::shared_ptr<StoreCallCounters> counts)
+      : inner(std::move(store)), counters(std::move(counts)) {}
+
+  const std::shared_ptr<Store> inner;
+  const std::shared_ptr<StoreCallCounters> counters;
+  std::atomic<bool> closed{false};
+};
+
+/// How waiting for a task ended.
+enum class Wait {
+  kDone,
+  kNotStarted,  ///< The task will do nothing.
+  kAbandoned,   ///< The task is in the inner store.
+};
+
+/// A piece of work on its way through the executor. The waiter and the task agree under the mutex
+/// on who comes first.
+template <typename Answer>
+class PendingCall {
+ public:
+  explicit PendingCall(std::function<Answer()> work) : work_(std::move(work)) {}
+
+  /// The task's side. `abandoned_now` is lowered once an abandoned call is over.
+  void run(std::atomic<std::uint64_t>& abandoned_now) {
+    std::function<Answer()> work;
+    {
+      const MutexLock lock(mutex_);
+      if (phase_ != Phase::kQueued) return;
+      phase_ = Phase::kRunning;
+      work = std::move(work_);
+    }
+    Answer answer = work();
+    work = nullptr;  // releases the hold before anybody learns that the call is over
+    const MutexLock lock(mutex_);
+    if (phase_ == Phase::kGivenUp) {
+      abandoned_now.fetch_sub(1);
+      return;
+    }
+    phase_ = Phase::kDone;
+    answer_ = std::move(answer);
+    changed_.notify_all();
+  }
+
+  /// The waiter's side, once. With kDone `answer` is the work's.
+  Wait wait(Deadline deadline, const Clock& clock, StoreCallCounters& counters, Answer& answer) {
+    std::function<Answer()> dropped;  // destroyed after the lock
+    const MutexLock lock(mutex_);
+    while (phase_ != Phase::kDone && !deadline.passed(clock)) {
+      changed_.wait_until(mutex_, deadline.at);
+    }
+    if (phase_ == Phase::kDone) {
+      answer = std::move(answer_);
+      return Wait::kDone;
+    }
+    const bool started = phase_ == Phase::kRunning;
+    phase_ = Phase::kGivenUp;
+    if (!started) {
+      dropped = std::move(work_);
+      return Wait::kNotStarted;
+    }
+    counters.abandoned.fetch_add(1);
+    counters.abandoned_now.fetch_add(1);
+    return Wait::kAbandoned;
+  }
+
+ private:
+  enum class Phase { kQueued, kRunning, kDone, kGivenUp };
+
+  Mutex mutex_;
+  CondVar changed_;
+  Phase phase_ KVC_GUARDED_BY(mutex_) = Phase::kQueued;
+  std::function<Answer()> work_ KVC_GUARDED_BY(mutex_);
+  Answer answer_ KVC_GUARDED_BY(mutex_) = {};
+};
+
+class DeadlineStore final : public Store {
+ public:
+  DeadlineStore(std::shared_ptr<Store> inner, std::shared_ptr<Executor> executor,
+                std::shared_ptr<const Clock> clock, std::shared_ptr<StoreCallCounters> counters,
+                DeadlineStoreOptions options)
+      : shared_(std::make_shared<Shared>(std::move(inner), std::move(counters))),
+        executor_(std::move(executor)),
+        clock_(std::move(clock)),
+        options_(options) {}
+
+  StoreCapabilities capabilities() const override { return shared_->inner->capabilities(); }
+
+  std::vector<Reaction> exists(std::vector<std::string> keys, CallContext context) override {
+    return call(&Store::exists, std::move(keys), std::move(context));
+  }
+  std::vector<PutResult> put(std::vector<PutItem> items, CallContext context) override {
+    return call(&Store::put, std::move(items), std::move(context));
+  }
+  std::vector<GetResult> get(std::vector<GetItem> items, CallContext context) override {
+    return call(&Store::get, std::move(items), std::move(context));
+  }
+  std::vector<Reaction> remove(std::vector<std::string> keys, CallContext context) override {
+    return call(&Store::remove, std::move(keys), std::move(context));
+  }
+
+  Status register_memory(std::span<std::byte> memory) override {
+    return control("register_memory",
+                   [memory](Store& store) { return store.register_memory(memory); });
+  }
+  Status unregister_memory(std::span<std::byte> memory) override {
+    return control("unregister_memory",
+                   [memory](Store& store) { return store.unregister_memory(memory); });
+  }
+
+  void close(Deadline deadline) override {
+    if (shared_->closed.exchange(true)) return;
+    bool closed = false;
+    run_until<bool>(
+        deadline,
+        [shared = shared_, deadline] {
+          shared->inner->close(deadline);
+          return true;
+        },
+        closed);
+  }
+
+ private:
+  template <typename Item, typename Answer>
+  std::vector<Answer> call(std::vector<Answer> (Store::*method)(std::vector<Item>, CallContext),
+                           std::vector<Item> items, CallContext context) {
+    StoreCallCounters& counters = *shared_->counters;
+    const std::size_t count = items.size();
+    if (count == 0) return {};
+    const Deadline deadline = context.deadline;
+    if (shared_->closed.load() || deadline.passed(*clock_) ||
+        counters.abandoned_now.load() >= options_.max_abandoned) {
+      counters.refused.fetch_add(1);
+      return all_not_done<Answer>(count, Reaction::kDown);
+    }
+    std::vector<Answer> answers;
+    const Wait end = run_until<std::vector<Answer>>(
+        deadline,
+        [shared = shared_, method, items = std::move(items),
+         context = std::move(context)]() mutable {
+          shared->counters->calls.fetch_add(1);
+          shared->counters->items.fetch_add(items.size());
+          return (shared->inner.get()->*method)(std::move(items), context);
+        },
+        answers);
+    switch (end) {
+      case Wait::kDone:
+        KVC_CHECK(answers.size() == count, "a store answered with a wrong number of results");
+        return answers;
+      case Wait::kNotStarted:
+        counters.refused.fetch_add(1);
+        return all_not_done<Answer>(count, Reaction::kDown);
+      case Wait::kAbandoned:
+        break;
+    }
+    return std::vector<Answer>(count, reply_lost<Answer>());
+  }
+
+  Status control(const char* what, std::function<Status(Store&)> work) {
+    if (shared_->closed.load()) {
+      return {Code::kUnavailable, std::string(what) + ": the store is closed"};
+    }
+    Status status;
+    const Wait end = run_until<Status>(
+        Deadline::after(*clock_, options_.registration_budget),
+        [shared = shared_, work = std::move(work)] { return work(*shared->inner); }, status);
+    if (end == Wait::kDone) return status;
+    return {Code::kTimedOut, std::string(what) +
+                                 ": the store did not answer in time; the memory must stay "
+                                 "allocated until the store is gone"};
+  }
+
+  template <typename Answer>
+  Wait run_until(Deadline deadline, std::function<Answer()> work, Answer& answer) {
+    const auto pending = std::make_shared<PendingCall<Answer>>(std::move(work));
+    const bool taken = executor_->submit(
+        [shared = shared_, pending] { pending->run(shared->counters->abandoned_now); });
+    if (!taken) return Wait::kNotStarted;
+    return pending->wait(deadline, *clock_, *shared_->counters, answer);
+  }
+
+  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<Executor> executor_;
+  const std::shared_ptr<const Clock> clock_;
+  const DeadlineStoreOptions options_;
+};
+
+}  // namespace
+
+std::shared_ptr<Store> make_deadline_store(std::shared_ptr<Store> inner,
+                                           std::shared_ptr<Executor> executor,
+                                           std::shared_ptr<const Clock> clock,
+                                           std::shared_ptr<StoreCallCounters> counters,
+                                           DeadlineStoreOptions options) {
+  return std::make_shared<DeadlineStore>(std::move(inner), std::move(executor), std::move(clock),
+                                         std::move(counters), options);
+}
+
+}  // namespace kvc
