@@ -1,0 +1,305 @@
+"""Documentation that can be checked is checked: links, commands, settings, output fields."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SKIPPED_FOLDERS = {"build", ".venv", ".git", ".pytest_cache"}
+SCRIPTS = ROOT / "benchmarks" / "tensorrt_llm_kv_connector"
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+SHELL_FENCE = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+# What the pages say ---------------------------------------------------------------------------
+
+
+def pages() -> list[Path]:
+    return sorted(
+        path
+        for path in ROOT.rglob("*.md")
+        if not SKIPPED_FOLDERS & set(path.relative_to(ROOT).parts)
+    )
+
+
+PAGES = pages()
+PAGE_NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def without_fences(text: str) -> str:
+    return FENCE.sub("", text)
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "", without_fences(text))
+
+
+def anchors(page: Path) -> set[str]:
+    """Heading anchors as GitHub and MyST make them."""
+    text = without_fences(page.read_text())
+    found = set()
+    for heading in re.findall(r"^#{1,6}\s+(.*?)\s*$", text, flags=re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        found.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
+    return found
+
+
+def tables(text: str, first_column: str) -> Iterator[dict[str, dict[str, str]]]:
+    """Each Markdown table whose first column has that title: first cell -> column -> cell."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        columns = cells(line)
+        if not columns or columns[0] != first_column:
+            continue
+        rows: dict[str, dict[str, str]] = {}
+        for row in lines[number + 2 :]:
+            values = cells(row)
+            if not values:
+                break
+            assert len(values) == len(columns), f"{row}: {len(values)} cells, {len(columns)} titles"
+            name = values[0].strip("`")
+            assert name not in rows, f"{name} has two rows"
+            rows[name] = dict(zip(columns, values, strict=True))
+        yield rows
+
+
+def cells(line: str) -> list[str]:
+    if not line.startswith("|"):
+        return []
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
+
+
+def section(page: str, heading: str) -> str:
+    text = (ROOT / page).read_text()
+    _, found, rest = text.partition(f"\n## {heading}\n")
+    assert found, f"{page} has no section '{heading}'"
+    return rest.partition("\n## ")[0]
+
+
+def commands(text: str) -> list[list[str]]:
+    """Commands of shell fences and of inline code, as words. Continuation lines are joined."""
+    code = [block.replace("\\\n", " ") for block in SHELL_FENCE.findall(text)]
+    lines = [line for block in code for line in block.splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", without_fences(text))
+    found = []
+    for line in lines:
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError:
+            continue
+        found += [part for part in split_words(words) if part]
+    return found
+
+
+def split_words(words: list[str]) -> list[list[str]]:
+    parts: list[list[str]] = [[]]
+    for word in words:
+        if word in ("&&", "||", ";", "|"):
+            parts.append([])
+        elif parts[-1] or not re.fullmatch(r"[A-Z_]+=.*", word):  # no variables before a command
+            parts[-1].append(word.rstrip(",;"))
+    return parts
+
+
+# Links ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PAGE_NAMES)
+def test_links_resolve(name: str) -> None:
+    page = ROOT / name
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        if not linked.exists() or (anchor and anchor not in anchors(linked)):
+            broken.append(target)
+    assert not broken
+
+
+def test_every_page_of_the_site_is_reachable() -> None:
+    """A page that the index does not name is not in the site's navigation."""
+    index = ROOT / "docs" / "source" / "index.md"
+    named: set[Path] = set()
+    for block in TOCTREE.findall(index.read_text()):
+        for entry in block.split():
+            if not entry.startswith(":"):
+                named.update(index.parent.glob(entry if entry.endswith("*") else entry + ".md"))
+    site = {page for page in PAGES if page.is_relative_to(ROOT / "docs") and page != index}
+    assert {page.resolve() for page in site} == {page.resolve() for page in named}
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "docs/hacking.md"])
+def test_named_files_exist(name: str) -> None:
+    """Paths in inline code: those with a folder and no placeholder."""
+    text = without_fences((ROOT / name).read_text())
+    made_by_a_build = ("build/", ".venv/")
+    missing = [
+        path
+        for path in re.findall(r"`([\w.]+/[\w./-]*)`", text)
+        if not path.startswith(made_by_a_build) and not (ROOT / path).exists()
+    ]
+    assert not missing
+
+
+# Commands -------------------------------------------------------------------------------------
+
+
+def make_targets() -> set[str]:
+    text = (ROOT / "Makefile").read_text()
+    return {
+        target
+        for names in re.findall(r"^([a-z][\w -]*):(?!=)", text, flags=re.MULTILINE)
+        for target in names.split()
+    }
+
+
+@functools.cache
+def help_text(*command: str) -> str:
+    environment = {**os.environ, "COLUMNS": "200"}
+    return subprocess.run(
+        [*command, "--help"], check=True, capture_output=True, text=True, env=environment
+    ).stdout
+
+
+def verbs() -> set[str]:
+    listed = re.search(r"\{([\w,]+)\}", help_text(sys.executable, "-m", "mooncake_trtllm"))
+    assert listed, "the command line lists no verbs"
+    return set(listed.group(1).split(","))
+
+
+def program(words: list[str]) -> tuple[list[str], list[str]] | None:
+    """For a command of ours: how to run it here, and the arguments in the text."""
+    name = words[0].rpartition("/")[2]
+    if name == "mooncake-trtllm" and len(words) > 1:
+        return [sys.executable, "-m", "mooncake_trtllm", words[1]], words[2:]
+    for position, word in enumerate(words[:2]):
+        for script in (SCRIPTS / word, ROOT / word):
+            if word.endswith(".py") and script.is_file():
+                return [sys.executable, str(script)], words[position + 1 :]
+    return None
+
+
+@pytest.mark.parametrize("name", PAGE_NAMES)
+def test_commands_exist(name: str) -> None:
+    """Each `make` target, verb and option that a page shows."""
+    wrong = []
+    for words in commands((ROOT / name).read_text()):
+        if words[0] == "make":
+            targets = [word for word in words[1:] if re.fullmatch(r"[a-z][\w-]*", word)]
+            wrong += [f"make {target}" for target in targets if target not in make_targets()]
+            continue
+        known = program(words)
+        if known is None:
+            continue
+        command, arguments = known
+        if command[1] == "-m" and command[-1] not in verbs() | {"VERB"}:
+            wrong.append(" ".join(words[:2]))
+            continue
+        if "VERB" in command:
+            continue
+        options = [word.partition("=")[0] for word in arguments if word.startswith("--")]
+        wrong += [
+            f"{' '.join(words[:2])} {option}"
+            for option in options
+            if not re.search(rf"{re.escape(option)}\b", help_text(*command))
+        ]
+    assert not wrong
+
+
+def test_readme_names_the_main_commands() -> None:
+    """The check above would be content with an empty page."""
+    shown = [" ".join(words) for words in commands((ROOT / "README.md").read_text())]
+    for wanted in ("make demo", "make test", "make test-fast", "make bench", "make lint"):
+        assert wanted in shown
+    assert {"selfcheck", "trace"} <= {
+        words[1] for words in map(str.split, shown) if words[0].endswith("mooncake-trtllm")
+    }
+
+
+# Output fields --------------------------------------------------------------------------------
+
+TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "number or null": (int, float, type(None)),
+    "boolean": (bool,),
+    "object": (dict,),
+    "list": (list,),
+}
+
+
+def documented(heading: str, first_column: str = "field") -> dict[str, dict[str, str]]:
+    found = list(tables(section("docs/source/outputs.md", heading), first_column))
+    assert len(found) == 1, f"section {heading} has {len(found)} tables of '{first_column}'"
+    return found[0]
+
+
+def assert_documented(emitted: dict[str, Any], fields: dict[str, dict[str, str]]) -> None:
+    assert set(emitted) == set(fields)
+    for name, value in emitted.items():
+        kind = fields[name]["type"].partition(",")[0]
+        assert isinstance(value, TYPES[kind]), f"{name}={value!r} is documented as {kind}"
+        if kind in ("integer", "number"):
+            assert not isinstance(value, bool)
+
+
+def run_verb(*arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "mooncake_trtllm", *arguments, "--json"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert isinstance(result, dict)
+    return result
+
+
+def named_in_backticks(text: str) -> set[str]:
+    return set(re.findall(r"`(\w+)`", text))
+
+
+def test_trace_fields_are_documented() -> None:
+    fields = documented("`trace --json`")
+    result = run_verb("trace", "--backend", "memory", "--curve")
+    assert_documented(result, fields)
+    assert set(result["blocks_rejected"]) == named_in_backticks(
+        fields["blocks_rejected"]["meaning"]
+    )
+    assert set(result["curve"][0]) == named_in_backticks(fields["curve"]["meaning"])
+
+
+def test_selfcheck_fields_are_documented() -> None:
+    fields = documented("`selfcheck --json`")
+    result = run_verb("selfcheck", "--backend", "memory")
+    assert_documented(result, fields)
+    assert set(result["checks"][0]) == named_in_backticks(fields["checks"]["meaning"])
+
+
+@pytest.mark.mooncake
+@pytest.mark.slow
+def test_demo_fields_are_documented() -> None:
+    heading = "`demo --json`"
+    fields = documented(heading)
+    result = run_verb("demo")
+    assert_documented(result, fields)
+    assert set(result["store"]) == named_in_backticks(fields["store"]["meaning"])
+    assert [step["name"] for step in result["steps"]] == list(documented(heading, "step"))
+    for step in result["steps"]:
+        assert_documented(step, documented(heading, "field of a step"))
