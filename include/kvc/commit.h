@@ -13,7 +13,8 @@
 //      finishes last sees them all. Nobody polls.
 //
 // Reading: manifests in growing chunks until the first miss, then the shards of that prefix on
-// every rank. A prefix ends at the first block that lacks a manifest or any rank's shard.
+// every rank (and their READY markers where objects do not appear atomically). A prefix ends at the
+// first block that lacks a manifest or any rank's shard.
 //
 // Claims and their tests: docs/contract/commit.md.
 #pragma once
@@ -129,6 +130,10 @@ class PrefixProbe {
 
  private:
   enum class Phase { kManifests, kShards };
+  void on_manifests(std::span<const Reaction> reactions);
+  void on_shards(std::span<const Reaction> reactions);
+  void begin_shards();
+  std::size_t shard_chunk() const;
   void finish(std::size_t available, End end);
 
   ProbeOptions options_;
