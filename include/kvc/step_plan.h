@@ -25,6 +25,8 @@ struct PageTask {
   RequestId request = 0;
   BlockHash block;
   SlotIndex slot = -1;
+
+  friend bool operator==(const PageTask&, const PageTask&) = default;
 };
 
 struct StepPlan {
@@ -34,11 +36,13 @@ struct StepPlan {
   std::vector<PageTask> saves;     ///< Complete and computed once the forward pass is over.
 
   bool empty() const { return loads.empty() && saves.empty(); }
+
+  friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
 
 /// Encoding of one build for one build: not stored, versioned to refuse a mixed deployment.
 std::string encode_step_plan(const StepPlan& plan);
-/// kInvalid for bytes that encode_step_plan() of this version did not write.
+/// kInvalid for bytes that encode_step_plan() of this version did not write; they carry a checksum.
 Result<StepPlan> decode_step_plan(std::span<const std::byte> bytes);
 
 }  // namespace kvc

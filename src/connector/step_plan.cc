@@ -1,0 +1,138 @@
+// magic and version (4) | keyspace (16) | step | loads | saves | XXH3-64 of all before (8)
+//
+// Numbers are little-endian base-128 varints in their shortest form. A list is its length and the
+// tasks; a task is request and slot as signed differences to the task before, and the block's hash.
+// Requests come in runs and slots often too, so that a task mostly costs two bytes over its hash.
+#include "kvc/step_plan.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "base/bytes.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::uint32_t kMagicAndVersion = 0x0150564bu;  // "KVP", 1
+constexpr std::size_t kChecksumBytes = 8;
+constexpr std::size_t kTaskBytesMin = 1 + 1 + sizeof(BlockHash);
+constexpr unsigned kVarintBytesMax = 10;
+
+std::uint64_t checksum_of(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+void write_varint(ByteWriter& out, std::uint64_t value) {
+  while (value >= 0x80) {
+    out.u8(static_cast<std::uint8_t>(value | 0x80));
+    value >>= 7;
+  }
+  out.u8(static_cast<std::uint8_t>(value));
+}
+
+/// Small differences of either sign become small numbers.
+std::uint64_t zigzag(std::uint64_t difference) {
+  return (difference << 1) ^ (difference >> 63 != 0 ? ~std::uint64_t{0} : 0);
+}
+
+std::uint64_t unzigzag(std::uint64_t value) {
+  return (value >> 1) ^ ((value & 1) != 0 ? ~std::uint64_t{0} : 0);
+}
+
+void write_tasks(ByteWriter& out, const std::vector<PageTask>& tasks) {
+  write_varint(out, tasks.size());
+  std::uint64_t request = 0;
+  std::uint64_t slot = 0;
+  for (const PageTask& task : tasks) {
+    const auto task_slot = static_cast<std::uint64_t>(task.slot);
+    write_varint(out, zigzag(task.request - request));
+    write_varint(out, zigzag(task_slot - slot));
+    out.raw(task.block.bytes);
+    request = task.request;
+    slot = task_slot;
+  }
+}
+
+/// False for a varint that is cut off, longer than need be, or above 64 bits.
+bool read_varint(ByteReader& in, std::uint64_t* value) {
+  *value = 0;
+  for (unsigned i = 0; i < kVarintBytesMax; ++i) {
+    const std::uint8_t byte = in.u8();
+    if (!in.ok()) return false;
+    const bool overflows = i + 1 == kVarintBytesMax && byte > 1;
+    const bool padded = i > 0 && byte == 0;
+    if (overflows || padded) return false;
+    *value |= static_cast<std::uint64_t>(byte & 0x7f) << (7 * i);
+    if (byte < 0x80) return true;
+  }
+  return false;
+}
+
+bool read_tasks(ByteReader& in, std::vector<PageTask>* tasks) {
+  std::uint64_t count = 0;
+  // The bound keeps a forged count from reserving more memory than the input is worth.
+  if (!read_varint(in, &count) || count > in.remaining() / kTaskBytesMin) return false;
+  tasks->reserve(static_cast<std::size_t>(count));
+  std::uint64_t request = 0;
+  std::uint64_t slot = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::uint64_t request_step = 0;
+    std::uint64_t slot_step = 0;
+    if (!read_varint(in, &request_step) || !read_varint(in, &slot_step)) return false;
+    const std::span<const std::byte> hash = in.raw(sizeof(BlockHash));
+    if (!in.ok()) return false;
+    request += unzigzag(request_step);
+    slot += unzigzag(slot_step);
+    PageTask& task = tasks->emplace_back();
+    task.request = request;
+    task.slot = static_cast<SlotIndex>(slot);
+    std::copy(hash.begin(), hash.end(), task.block.bytes.begin());
+  }
+  return true;
+}
+
+Status malformed(std::size_t size) {
+  return invalid("step plan of " + std::to_string(size) +
+                 " bytes is malformed: it was cut off or altered on its way");
+}
+
+}  // namespace
+
+std::string encode_step_plan(const StepPlan& plan) {
+  std::vector<std::byte> bytes;
+  bytes.reserve(64 + (plan.loads.size() + plan.saves.size()) * (kTaskBytesMin + 4));
+  ByteWriter out(&bytes);
+  out.u32(kMagicAndVersion);
+  out.raw(plan.keyspace);
+  write_varint(out, plan.step);
+  write_tasks(out, plan.loads);
+  write_tasks(out, plan.saves);
+  out.u64(checksum_of(bytes));
+  return std::string(as_text(bytes));
+}
+
+Result<StepPlan> decode_step_plan(std::span<const std::byte> bytes) {
+  ByteReader head(bytes);
+  if (head.u32() != kMagicAndVersion) {
+    return invalid("step plan of " + std::to_string(bytes.size()) +
+                   " bytes has another version: run the same build on every rank");
+  }
+  if (bytes.size() < sizeof(kMagicAndVersion) + kChecksumBytes) return malformed(bytes.size());
+  const std::span<const std::byte> body = bytes.first(bytes.size() - kChecksumBytes);
+  if (get_le<std::uint64_t>(bytes.last(kChecksumBytes).data()) != checksum_of(body)) {
+    return malformed(bytes.size());
+  }
+  ByteReader in(body.subspan(sizeof(kMagicAndVersion)));
+  StepPlan plan;
+  const std::span<const std::byte> keyspace = in.raw(plan.keyspace.size());
+  if (!in.ok()) return malformed(bytes.size());
+  std::copy(keyspace.begin(), keyspace.end(), plan.keyspace.begin());
+  if (!read_varint(in, &plan.step) || !read_tasks(in, &plan.loads) ||
+      !read_tasks(in, &plan.saves) || !in.done()) {
+    return malformed(bytes.size());
+  }
+  return plan;
+}
+
+}  // namespace kvc

@@ -1,0 +1,164 @@
+#include "kvc/step_plan.h"
+
+#include <gtest/gtest.h>
+#include <xxhash.h>
+
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "testing/seed.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::size_t kChecksumBytes = 8;
+
+PageTask random_task(Random& random) {
+  PageTask task;
+  // Small and huge numbers, runs and jumps.
+  const std::uint64_t mask = ~std::uint64_t{0} >> random.below(64);
+  task.request = random.next() & mask;
+  task.slot = static_cast<SlotIndex>(random.next() & mask);
+  if (random.chance(100'000)) task.slot = -1;
+  random.fill(task.block.bytes);
+  return task;
+}
+
+StepPlan random_plan(Random& random, std::size_t tasks_max) {
+  StepPlan plan;
+  random.fill(plan.keyspace);
+  plan.step = random.next() >> random.below(64);
+  plan.loads.resize(random.below(tasks_max + 1));
+  plan.saves.resize(random.below(tasks_max + 1));
+  for (PageTask& task : plan.loads) task = random_task(random);
+  for (PageTask& task : plan.saves) task = random_task(random);
+  return plan;
+}
+
+/// `body` with a checksum that fits, so that damage reaches the decoder behind it.
+std::string sealed(std::string body) {
+  std::byte checksum[kChecksumBytes];
+  put_le<std::uint64_t>(checksum, XXH3_64bits(body.data(), body.size()));
+  return body + std::string(as_text(checksum));
+}
+
+std::string body_of(const std::string& encoded) {
+  return encoded.substr(0, encoded.size() - kChecksumBytes);
+}
+
+TEST(StepPlan, RoundTrips) {
+  Random random(testlib::test_seed(1));
+  for (int i = 0; i < 500; ++i) {
+    const StepPlan plan = random_plan(random, 20);
+    const Result<StepPlan> decoded = decode_step_plan(as_bytes(encode_step_plan(plan)));
+    ASSERT_TRUE(decoded.ok()) << decoded.status().to_string();
+    EXPECT_EQ(*decoded, plan);
+  }
+}
+
+TEST(StepPlan, KeepsExtremes) {
+  StepPlan plan;
+  plan.step = std::numeric_limits<std::uint64_t>::max();
+  for (const SlotIndex slot : {std::numeric_limits<SlotIndex>::max(),
+                               std::numeric_limits<SlotIndex>::min(), SlotIndex{-1}}) {
+    for (const RequestId request : {std::numeric_limits<RequestId>::max(), RequestId{0}}) {
+      plan.loads.push_back({request, {}, slot});
+      plan.saves.push_back({~request, {}, -(slot + 1)});
+    }
+  }
+  const Result<StepPlan> decoded = decode_step_plan(as_bytes(encode_step_plan(plan)));
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(*decoded, plan);
+}
+
+TEST(StepPlan, IsCompact) {
+  StepPlan plan;
+  for (SlotIndex slot = 0; slot < 1000; ++slot) plan.saves.push_back({123456, {}, slot + 700});
+  EXPECT_LE(encode_step_plan(plan).size(), 64 + 1000 * (sizeof(BlockHash) + 2));
+  EXPECT_LE(encode_step_plan(StepPlan{}).size(), 40u);
+}
+
+TEST(StepPlan, RefusesEveryTruncationAndEveryLongerForm) {
+  Random random(testlib::test_seed(2));
+  const std::string encoded = encode_step_plan(random_plan(random, 4));
+  for (std::size_t length = 0; length < encoded.size(); ++length) {
+    const Result<StepPlan> decoded = decode_step_plan(as_bytes(encoded.substr(0, length)));
+    ASSERT_FALSE(decoded.ok()) << length;
+    EXPECT_EQ(decoded.status().code(), Code::kInvalid);
+  }
+  EXPECT_FALSE(decode_step_plan(as_bytes(encoded + '\0')).ok());
+}
+
+TEST(StepPlan, RefusesEveryFlippedBit) {
+  Random random(testlib::test_seed(3));
+  const std::string encoded = encode_step_plan(random_plan(random, 3));
+  for (std::size_t bit = 0; bit < encoded.size() * 8; ++bit) {
+    std::string damaged = encoded;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    EXPECT_FALSE(decode_step_plan(as_bytes(damaged)).ok()) << bit;
+  }
+}
+
+TEST(StepPlan, RefusesAnotherVersionByName) {
+  std::string encoded = encode_step_plan(StepPlan{});
+  encoded[3] = 2;
+  const Result<StepPlan> decoded = decode_step_plan(as_bytes(sealed(body_of(encoded))));
+  ASSERT_FALSE(decoded.ok());
+  EXPECT_NE(decoded.status().message().find("version"), std::string::npos);
+}
+
+TEST(StepPlan, RefusesTruncationBehindAFittingChecksum) {
+  Random random(testlib::test_seed(4));
+  StepPlan plan = random_plan(random, 4);
+  plan.saves.push_back(random_task(random));
+  const std::string body = body_of(encode_step_plan(plan));
+  for (std::size_t length = 0; length < body.size(); ++length) {
+    EXPECT_FALSE(decode_step_plan(as_bytes(sealed(body.substr(0, length)))).ok()) << length;
+  }
+  EXPECT_FALSE(decode_step_plan(as_bytes(sealed(body + '\0'))).ok());
+}
+
+TEST(StepPlan, AcceptsOnlyWhatItWouldHaveWritten) {
+  Random random(testlib::test_seed(5));
+  std::size_t accepted = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    std::string body = body_of(encode_step_plan(random_plan(random, 3)));
+    for (std::uint64_t edits = random.below(4); edits > 0; --edits) {
+      body[random.below(body.size())] = static_cast<char>(random.next());
+    }
+    const std::string bytes = sealed(body);
+    const Result<StepPlan> decoded = decode_step_plan(as_bytes(bytes));
+    if (!decoded.ok()) continue;
+    ++accepted;
+    ASSERT_EQ(encode_step_plan(*decoded), bytes);
+  }
+  EXPECT_GT(accepted, 1000u);
+}
+
+TEST(StepPlan, SurvivesRandomBytes) {
+  Random random(testlib::test_seed(6));
+  const std::string head = encode_step_plan(StepPlan{}).substr(0, 4);
+  for (int i = 0; i < 20'000; ++i) {
+    std::string noise(random.below(200), '\0');
+    random.fill(std::as_writable_bytes(std::span<char>(noise)));
+    EXPECT_FALSE(decode_step_plan(as_bytes(noise)).ok());
+    const std::string bytes = sealed(head + noise);
+    const Result<StepPlan> decoded = decode_step_plan(as_bytes(bytes));
+    if (!decoded.ok()) continue;
+    EXPECT_EQ(encode_step_plan(*decoded), bytes);
+  }
+}
+
+TEST(StepPlan, ForgedCountReservesNothing) {
+  std::string body = body_of(encode_step_plan(StepPlan{}));
+  ASSERT_EQ(body.size(), 4u + 16u + 3u);
+  body.resize(21);                          // Magic, keyspace, step 0.
+  body += std::string(9, '\xff') + '\x01';  // 2^64 - 1 loads
+  EXPECT_FALSE(decode_step_plan(as_bytes(sealed(body))).ok());
+}
+
+}  // namespace
+}  // namespace kvc
