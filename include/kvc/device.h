@@ -23,12 +23,12 @@ class PageCopier {
  public:
   virtual ~PageCopier() = default;
 
-  /// Gathers page `slot` of `group` into `staging`. REQUIRES: slot in range,
-  /// staging.size() == page_bytes(group).
+  /// Gathers page `slot` of `group` into `staging`. kInvalid, with nothing copied, if the group has
+  /// no such slot or unless staging.size() == page_bytes(group).
   virtual Status copy_out(const PageGroup& group, SlotIndex slot, std::span<std::byte> staging,
                           StreamHandle stream) = 0;
 
-  /// Scatters `staging` into page `slot` of `group`. Same requirements.
+  /// Scatters `staging` into page `slot` of `group`. Outcomes as for copy_out().
   virtual Status copy_in(const PageGroup& group, SlotIndex slot,
                          std::span<const std::byte> staging, StreamHandle stream) = 0;
 
