@@ -60,7 +60,7 @@ def spawn(
         [*launcher, *argv],
         env=None if env is None else dict(env),
         stdin=subprocess.DEVNULL,
-        stdout=sys.stderr if output is None else output,
+        stdout=2 if output is None else output,
         stderr=subprocess.STDOUT if output is not None else None,
         pass_fds=tuple(pass_fds),
         start_new_session=True,
