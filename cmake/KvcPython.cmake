@@ -17,3 +17,12 @@ find_package(nanobind REQUIRED CONFIG)
 if(nanobind_VERSION VERSION_LESS 2.2)
   message(FATAL_ERROR "nanobind ${nanobind_VERSION} is too old: 2.2 or newer is needed")
 endif()
+
+# kvc_exempt_nanobind(<folder>): nanobind's own sources are compiled there; they are not ours to lint.
+function(kvc_exempt_nanobind folder)
+  get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
+  list(FILTER targets INCLUDE REGEX "^nanobind")
+  if(targets)
+    set_target_properties(${targets} PROPERTIES CXX_CLANG_TIDY "")
+  endif()
+endfunction()

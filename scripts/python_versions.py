@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from results import RESULTS, ROOT, write_cases
@@ -27,7 +28,7 @@ import os, platform, sys, sysconfig
 import ensurepip, venv
 assert platform.python_implementation() == "CPython"
 assert os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")), "no headers"
-print("%d.%d" % sys.version_info[:2])
+print("%d.%d %s" % (*sys.version_info[:2], sys.executable))
 """
 
 IMPORTS = """
@@ -39,6 +40,7 @@ for name in ("torch", "tensorrt_llm", "mooncake.store"):
     except ModuleNotFoundError:
         found = None
     assert found is None, name + " is installed: this environment is not bare"
+before = set(sys.modules)
 import mooncake_trtllm
 import mooncake.tensorrt_llm
 assert mooncake.tensorrt_llm.make_kv_connector_config is not None
@@ -46,7 +48,7 @@ allowed = {"numpy", "mooncake_trtllm", "mooncake"}
 foreign = {
     name.partition(".")[0]
     for name, module in list(sys.modules.items())
-    if "site-packages" in (getattr(module, "__file__", None) or "")
+    if name not in before and "site-packages" in (getattr(module, "__file__", None) or "")
 } - allowed
 assert not foreign, "imported besides numpy: %s" % sorted(foreign)
 """
@@ -74,7 +76,7 @@ def run(command: list[str], **environment: str) -> str:
         raise StepError(str(error)) from error
     output = done.stdout.decode(errors="replace")
     if done.returncode != 0:
-        raise StepError(f"{' '.join(command[:5])} ... failed:\n{output[-6000:]}")
+        raise StepError(f"{command[0]} {command[1]} {command[2]}: {output[-6000:]}")
     return output
 
 
@@ -92,7 +94,8 @@ def find_interpreters() -> dict[str, str]:
             if not os.access(candidate, os.X_OK):
                 continue
             try:
-                found[run([candidate, "-I", "-c", PROBE]).strip()] = candidate
+                version, _, executable = run([candidate, "-I", "-c", PROBE]).strip().partition(" ")
+                found[version] = executable
                 break
             except StepError as error:
                 problems.append(f"   not usable: {candidate}: {str(error).splitlines()[-1]}")
@@ -177,8 +180,9 @@ def main() -> int:
         print(f"no usable interpreter of version {own}, which .venv is made with", flush=True)
         return 1
     failures = 0
-    for version, interpreter in interpreters.items():
-        cases = check_version(version, interpreter)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        all_cases = list(pool.map(check_version, interpreters.keys(), interpreters.values()))
+    for (version, interpreter), cases in zip(interpreters.items(), all_cases, strict=True):
         write_cases(RESULTS / f"python-{version}.xml", f"python {version}", cases)
         for step, message in cases.items():
             failures += bool(message)
