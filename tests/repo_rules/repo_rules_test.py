@@ -68,6 +68,7 @@ BAD: dict[str, list[dict[str, str | None]]] = {
         {"src/base/b_test.cc": "std::this_thread::sleep_for(1s);\n"},
         {"testing/a.h": "#pragma once\n::usleep(5);\n"},
         {"src/base/a.cc": "#include <fstream>\n"},
+        {"src/base/a.cc": "int fd = ::open(path, 0);\n"},
         {"bindings/a.cc": 'getenv("X");\n'},
         {"src/base/a.cc": "std::filesystem::exists(p);\n"},
     ],

@@ -206,7 +206,9 @@ SEAMS_EVERYWHERE = {
 }
 # Tests may write files and read where to put them.
 SEAMS_IN_PRODUCT = {
-    r"^\s*#\s*include\s*<fstream>|\bstd::filesystem::(?!path\b)\w+|\bf?open\(": "files: os/file.h",
+    r"^\s*#\s*include\s*<fstream>|\bstd::filesystem::(?!path\b)\w+|\bfopen\(|(?<!\w)::open\(": (
+        "files: os/file.h"
+    ),
     r"\b(?:secure_)?getenv\b": "the environment is read once, at the edge, and handed in",
 }
 
