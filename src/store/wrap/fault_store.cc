@@ -103,6 +103,7 @@ class FaultStoreImpl final : public FaultStore {
         places.push_back(i);
       }
     }
+    if (passed.empty()) return answers;
     alter_sent(passed, places, faults, context);
     std::vector<Answer> received = (inner_.get()->*method)(std::move(passed), std::move(context));
     for (std::size_t i = 0; i < places.size(); ++i) {

@@ -29,8 +29,8 @@ enum class FaultKind {
 
 struct FaultRule {
   FaultKind kind = FaultKind::kError;
-  std::optional<StoreOp> op;         ///< None: every call that the fault can happen to.
-  std::string key_part;              ///< Only keys that contain this.
+  std::optional<StoreOp> op = {};    ///< None: every call that the fault can happen to.
+  std::string key_part = {};         ///< Only keys that contain this.
   std::uint32_t chance = 1'000'000;  ///< In a million.
   Reaction reaction = Reaction::kDown;
   std::uint64_t skip = 0;  ///< Faults that would have fired and do not, in order of arrival.
