@@ -152,7 +152,7 @@ class ConnectorPath:
 
     def check_counters(self, *, saved: int, loaded: int) -> None:
         """Raise unless the counters say that exactly this many blocks moved."""
-        stats = self._worker.stats()
+        stats = self.worker_stats()
         seen = {
             "blocks_saved": saved,
             "blocks_committed": saved,
@@ -163,6 +163,14 @@ class ConnectorPath:
         wrong = {name: stats[name] for name, value in seen.items() if stats[name] != value}
         if wrong:
             raise RuntimeError(f"expected {seen}, but the counters say {wrong}")
+
+    def scheduler_stats(self) -> dict[str, Any]:
+        """Counters of the scheduler class."""
+        return dict(self._scheduler.stats())
+
+    def worker_stats(self) -> dict[str, Any]:
+        """Counters of the worker class."""
+        return dict(self._worker.stats())
 
     def digest(self) -> str:
         """SHA-256 of the pages that the last load filled."""

@@ -18,6 +18,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED_FOLDERS = {"build", ".venv", ".git", ".pytest_cache"}
 SCRIPTS = ROOT / "benchmarks" / "tensorrt_llm_kv_connector"
+# Prefixes of variables that belong to Mooncake and that no table of ours lists.
+MOONCAKE_VARIABLES = ("MC_TCP_", "MC_RPC_", "MC_STORE_", "MC_LOG_")
+BENCHMARKS = {
+    "identity_vs_sha256",
+    "load_vs_memcpy",
+    "save_vs_memcpy",
+    "load_vs_raw_mooncake",
+    "save_vs_raw_mooncake",
+}
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 SHELL_FENCE = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -230,6 +239,46 @@ def test_readme_names_the_main_commands() -> None:
     }
 
 
+# Settings and counters ------------------------------------------------------------------------
+
+
+def test_settings_table_equals_the_code() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "settings_page.py")],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_settings_named_in_pages_exist() -> None:
+    table = (ROOT / "docs" / "source" / "settings.md").read_text()
+    known = {name for rows in tables(table, "setting") for name in rows}
+    assert known
+    for page in PAGES:
+        named = set(re.findall(r"\b(?:MC|MOONCAKE)_[A-Z_]+\b", page.read_text()))
+        ours = {name for name in named if not name.startswith(MOONCAKE_VARIABLES)}
+        assert ours <= known, page
+
+
+def test_counters_of_the_guide_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setenv("MC_BACKEND", "memory")
+    monkeypatch.setenv("MC_MODEL_REVISION", "docs")
+    from bench.connector_path import ConnectorPath, Geometry
+
+    path = ConnectorPath(Geometry.of_objects(64 << 10, 1), seed=1)
+    try:
+        counters = {"scheduler": path.scheduler_stats(), "worker": path.worker_stats()}
+    finally:
+        path.close()
+    (rows,) = tables(section("docs/source/guide.md", "Watch it"), "counter")
+    for name, row in rows.items():
+        for counter in named_in_backticks(f"`{name}`"):
+            assert counter in counters[row["of"]]
+
+
 # Output fields --------------------------------------------------------------------------------
 
 TYPES: dict[str, tuple[type, ...]] = {
@@ -290,6 +339,16 @@ def test_selfcheck_fields_are_documented() -> None:
     result = run_verb("selfcheck", "--backend", "memory")
     assert_documented(result, fields)
     assert set(result["checks"][0]) == named_in_backticks(fields["checks"]["meaning"])
+
+
+def test_benchmark_fields_are_documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from bench.paired import Entry
+
+    entry = Entry(1.0, "<=", 2.0, [1.0], {"name": "", "value": 1.0, "unit": ""}, "", False, "")
+    heading = "`build/bench/results.json`"
+    assert_documented(entry.to_json(), documented(heading, "field of a benchmark"))
+    assert set(documented(heading, "benchmark")) == BENCHMARKS
 
 
 @pytest.mark.mooncake
