@@ -254,7 +254,7 @@ class LocalStore:
             return child_guard.spawn(argv, env=environment, output=log)
 
     def _await(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Polls until `ready` for at most `timeout_s`; fails at once when a process of ours ends."""
+        """Polls until `ready`, at most `timeout_s`; fails at once when a process of ours ends."""
         deadline = time.monotonic() + timeout_s
         while True:
             for name, process in (("master", self._master), ("storage", self._storage)):

@@ -21,39 +21,17 @@ import numpy as np
 import numpy.typing as npt
 
 from mooncake_trtllm.simulator.geometry import Geometry
+from mooncake_trtllm.simulator.mixing import Words, mix, mix_into
 from mooncake_trtllm.simulator.pool import Bytes, Pool, spans
 from mooncake_trtllm.simulator.prompt import Media, Prompt
 
 __all__ = ["Oracle", "PrefixHash"]
-
-Words = npt.NDArray[np.uint64]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _POSITION = np.uint64(0xD1342543DE82EF95)
 _TOKEN = np.uint64(0xA24BAED4963EE407)
 _MEDIA_STEP = np.uint64(0x9FB21C651E98DF25)
 _CHUNK = 1 << 14
-_MASK = (1 << 64) - 1
-
-
-def _mix_into(words: Words, scratch: Words) -> None:
-    """The finaliser of splitmix64, in place."""
-    np.right_shift(words, np.uint64(30), out=scratch)
-    np.bitwise_xor(words, scratch, out=words)
-    np.multiply(words, np.uint64(0xBF58476D1CE4E5B9), out=words)
-    np.right_shift(words, np.uint64(27), out=scratch)
-    np.bitwise_xor(words, scratch, out=words)
-    np.multiply(words, np.uint64(0x94D049BB133111EB), out=words)
-    np.right_shift(words, np.uint64(31), out=scratch)
-    np.bitwise_xor(words, scratch, out=words)
-
-
-def _mix(value: int) -> int:
-    """The same for one number."""
-    value &= _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
 
 
 def _seed(*parts: object) -> int:
@@ -99,7 +77,7 @@ class Oracle:
         base = _seed("lanes", rank)
         count = geometry.layers * geometry.kv_factor * self._lanes
         self._constants: Words = np.array(
-            [_mix(base + index * _GOLDEN) for index in range(count)], dtype=np.uint64
+            [mix(base + index * _GOLDEN) for index in range(count)], dtype=np.uint64
         ).reshape(geometry.layers, geometry.kv_factor, self._lanes)
         self._scratch: Words = np.empty(max(_CHUNK, self._lanes), dtype=np.uint64)
         self._lane_buffer: Words = np.empty(0, dtype=np.uint64)
@@ -136,7 +114,7 @@ class Oracle:
                 added[lo - first : hi - first] ^= np.uint64(item.word) + inside * _MEDIA_STEP
         for begin in range(0, count, _CHUNK):
             piece = added[begin : begin + _CHUNK]
-            _mix_into(piece, self._scratch[: len(piece)])
+            mix_into(piece, self._scratch[: len(piece)])
         if count:
             added[:1] += np.uint64(before)
         np.cumsum(added, out=added)
@@ -150,7 +128,7 @@ class Oracle:
 
     def next_token(self, prefix: PrefixHash, vocabulary: int) -> int:
         """What greedy sampling yields after this prefix: equal on all ranks."""
-        return _mix(prefix.at(prefix.length - 1) ^ _GOLDEN) % vocabulary
+        return mix(prefix.at(prefix.length - 1) ^ _GOLDEN) % vocabulary
 
     # Bytes -----------------------------------------------------------------------------------
 
@@ -219,5 +197,5 @@ class Oracle:
                 out=piece,
             )
             flat = piece.reshape(-1)
-            _mix_into(flat, self._scratch[: len(flat)])
+            mix_into(flat, self._scratch[: len(flat)])
         return words.view(np.uint8)[:, : self._token_bytes]

@@ -1,0 +1,60 @@
+"""A list of checks, as JSON (`checks/1`) and as text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Check", "Checks"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+
+
+class Checks:
+    """All of them, in order."""
+
+    def __init__(self) -> None:
+        self._checks: list[Check] = []
+
+    def add(self, check: Check) -> None:
+        """One more."""
+        self._checks.append(check)
+
+    def expect(self, name: str, found: int, wanted: int, what: str) -> None:
+        """A count that must be exactly so."""
+        good = found == wanted
+        detail = f"{found} {what}" if good else f"{found} {what}, must be {wanted}"
+        remedy = "" if good else "report this with the output of `selfcheck --json`"
+        self.add(Check(name, good, detail, remedy))
+
+    @property
+    def ok(self) -> bool:
+        """Whether none failed."""
+        return all(check.ok for check in self._checks)
+
+    def content(self) -> dict[str, Any]:
+        """`checks/1`."""
+        return {
+            "schema": "checks/1",
+            "ok": self.ok,
+            "checks": [asdict(check) for check in self._checks],
+        }
+
+    def text(self) -> str:
+        """For people."""
+        lines = []
+        for check in self._checks:
+            lines.append(f"{'ok  ' if check.ok else 'FAIL'} {check.name:<18} {check.detail}")
+            if not check.ok and check.remedy:
+                lines.append(f"     {'':<18} remedy: {check.remedy}")
+        failed = sum(not check.ok for check in self._checks)
+        lines.append(f"{len(self._checks)} checks, {failed} failed")
+        return "\n".join(lines) + "\n"

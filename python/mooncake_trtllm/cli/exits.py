@@ -1,0 +1,37 @@
+"""Exit codes, and which error leads to which."""
+
+from __future__ import annotations
+
+from mooncake_trtllm.local_store import LocalStoreError, WheelMissingError
+from mooncake_trtllm.simulator import InvariantError, RankError
+from mooncake_trtllm.simulator.workloads import TraceFormatError
+
+__all__ = ["BROKEN", "GOOD", "UNREACHABLE", "USAGE", "Terminated", "UsageError", "exit_code"]
+
+GOOD = 0
+BROKEN = 1
+USAGE = 2
+UNREACHABLE = 3
+
+_BY_KIND = {"config": USAGE, "store": UNREACHABLE}
+
+
+class UsageError(Exception):
+    """Wrong usage; the message names the value, the reason and the remedy."""
+
+
+class Terminated(BaseException):
+    """SIGTERM, so that everything is stopped on the way out."""
+
+
+def exit_code(error: BaseException) -> int | None:
+    """The code that stands for an error that users may see; None: a defect of ours."""
+    if isinstance(error, (UsageError, TraceFormatError, WheelMissingError)):
+        return USAGE
+    if isinstance(error, LocalStoreError):
+        return UNREACHABLE
+    if isinstance(error, InvariantError):
+        return BROKEN
+    if isinstance(error, RankError):
+        return _BY_KIND.get(error.kind, BROKEN)
+    return None

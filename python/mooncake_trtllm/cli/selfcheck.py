@@ -1,0 +1,150 @@
+"""`selfcheck`: is this installation whole, and does it move KV right?
+
+Reports the environment, then lets one instance compute and store, another one reuse: every byte is
+compared with the oracle, another salt must not hit, another layout must be refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from mooncake_trtllm.cli import environment, stores
+from mooncake_trtllm.cli.checks import Check, Checks
+from mooncake_trtllm.cli.exits import BROKEN, GOOD, UNREACHABLE, exit_code
+from mooncake_trtllm.cli.output import print_json
+from mooncake_trtllm.local_store import LocalStoreError, wheel_version
+from mooncake_trtllm.simulator import (
+    Geometry,
+    Instance,
+    InstanceConfig,
+    ModelFolder,
+    Prompt,
+    SimulationError,
+)
+from mooncake_trtllm.simulator.mixing import token_stream
+
+__all__ = ["add_to", "run"]
+
+_GEOMETRY = Geometry(layers=4, kv_heads=4, head_dim=16, tokens_per_block=16)
+_PROMPT = token_stream(1, 16 * 20 + 5, 32000)
+_MATCHABLE = 20
+_SEGMENT_BYTES = 256 << 20
+_DRAIN_S = 30.0
+
+
+def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the verb to the command line."""
+    parser = verbs.add_parser(
+        "selfcheck",
+        help="check this installation, then move blocks from instance to instance",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    stores.add_options(parser, default=None)
+    parser.add_argument("--tp", type=int, default=2, choices=(1, 2, 4), help="ranks (default: 2)")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the verb."""
+    backend = options.backend or (
+        "mooncake" if stores.users_store() or wheel_version() else "memory"
+    )
+    checks = Checks()
+    code = GOOD
+    environment.report(checks, backend)
+    if checks.ok:
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix="mooncake-trtllm-") as folder,
+                stores.open_store(backend, _SEGMENT_BYTES, options.segment_bytes) as store,
+            ):
+                checks.add(Check("store", True, _store_text(store)))
+                _move_blocks(checks, options.tp, store, Path(folder))
+        except (SimulationError, LocalStoreError) as error:
+            code = exit_code(error) or BROKEN
+            checks.add(Check("run", False, str(error), "see the reason in the text"))
+    if not checks.ok:
+        code = code or BROKEN
+    if options.json:
+        print_json(checks.content())
+    else:
+        sys.stdout.write(checks.text())
+    return UNREACHABLE if code == UNREACHABLE else code
+
+
+def _store_text(store: stores.RunStore) -> str:
+    if store.backend == "memory":
+        return "memory, inside this process"
+    if store.private is None:
+        return f"mooncake, the store of {stores.users_store()}"
+    return (
+        f"mooncake {store.private.version}, private on {store.private.master_address} "
+        f"(master {store.private.master_pid}, storage {store.private.storage_pid})"
+    )
+
+
+def _move_blocks(checks: Checks, tp: int, store: stores.RunStore, folder: Path) -> None:
+    seed = stores.run_seed(folder)
+
+    def config(geometry: Geometry, name: str, pool: Geometry | None = None) -> InstanceConfig:
+        return InstanceConfig(
+            ModelFolder.create(folder / name, geometry, weights_seed=seed),
+            geometry,
+            tp=tp,
+            env=store.env,
+            pool_blocks=64,
+            block_reuse=False,
+            pool_geometry=pool,
+        )
+
+    base = config(_GEOMETRY, "model")
+    with Instance(base) as ctx:
+        cold = ctx.serve(Prompt(_PROMPT), drain_s=_DRAIN_S)
+    checks.expect("cold", cold.blocks_hit, 0, "blocks hit on a store that has none of them")
+    with Instance(base) as gen:
+        warm = gen.serve(Prompt(_PROMPT), drain_s=_DRAIN_S)
+        salted = gen.serve(Prompt(_PROMPT, cache_salt="5"), drain_s=_DRAIN_S)
+    checks.expect("reuse", warm.blocks_hit, _MATCHABLE, "blocks reused by another instance")
+    checks.expect(
+        "bit_exact", warm.blocks_verified, _MATCHABLE, "reused blocks equal to the oracle"
+    )
+    checks.expect("salt_isolation", salted.blocks_hit, 0, "blocks hit under another cache salt")
+    for name, other in (
+        ("other_dtype", Geometry(4, 4, 16, 16, "float16")),
+        ("other_block_size", Geometry(4, 4, 16, 32)),
+    ):
+        with Instance(config(other, f"model-{name}")) as instance:
+            result = instance.serve(Prompt(_PROMPT), drain_s=_DRAIN_S)
+        checks.expect(name, result.blocks_hit, 0, "blocks hit with another layout")
+    _refused_pool(checks, config(_GEOMETRY, "model", Geometry(3, 4, 16, 16)))
+
+
+def _refused_pool(checks: Checks, config: InstanceConfig) -> None:
+    """A pool with a layer less than the model's configuration says must be refused by name."""
+    try:
+        with Instance(config):
+            pass
+    except SimulationError as error:
+        refused = exit_code(error) == 2
+        checks.add(
+            Check(
+                "layout_refusal",
+                refused,
+                f"a pool of 3 layers for a model of 4 is refused: {error}",
+                "" if refused else "a refusal must be a configuration error",
+            )
+        )
+    else:
+        checks.add(
+            Check(
+                "layout_refusal",
+                False,
+                "a pool of 3 layers for a model of 4 was accepted",
+                "report this: wrong bytes could be stored",
+            )
+        )

@@ -1,0 +1,206 @@
+"""The figures of a trace: collected, checked, as JSON and as text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from typing import Any
+
+from mooncake_trtllm.cli.output import human_bytes, rounded
+from mooncake_trtllm.simulator import InstanceConfig, RequestResult
+
+__all__ = ["TraceReport", "hits_digest", "text"]
+
+_LLAMA_TOKEN_BYTES = 128 << 10
+"""Llama-3.1-8B in bfloat16: 32 layers, K and V, 8 heads of 128."""
+
+
+def hits_digest(hits: list[int]) -> str:
+    """SHA-256 of the hit counts in request order, written as compact JSON, such as `[0,32,7]`."""
+    return hashlib.sha256(json.dumps(hits, separators=(",", ":")).encode()).hexdigest()
+
+
+class TraceReport:
+    """One instance over one workload."""
+
+    def __init__(
+        self, config: InstanceConfig, backend: str, prefill_tok_per_s: float, ideal_hits: list[int]
+    ) -> None:
+        self._config = config
+        self._backend = backend
+        self._prefill_tok_per_s = prefill_tok_per_s
+        self._ideal_hits = ideal_hits
+        self._results: list[RequestResult] = []
+        self._workers: list[dict[str, int | float]] = []
+        self._load_seconds = 0.0
+        self._began = 0.0
+        self._seconds = 0.0
+        self.failure: str | None = None
+
+    def begin(self) -> None:
+        """The instance is up; the clock starts."""
+        self._began = time.monotonic()
+
+    def add(self, result: RequestResult) -> None:
+        """One request has ended."""
+        self._results.append(result)
+
+    def end(self, stats: list[dict[str, Any]]) -> None:
+        """All have; `stats` of every rank."""
+        self._seconds = time.monotonic() - self._began
+        self._workers = [entry["worker"] or {} for entry in stats]
+        # Measured by the driver, on the slowest rank: steps without a load cost next to nothing.
+        self._load_seconds = max(
+            entry["ledger"].callbacks["start_load_kv"].seconds for entry in stats
+        )
+
+    def fail(self, reason: str) -> None:
+        """The run ended early; what was collected until then stays."""
+        self._seconds = time.monotonic() - self._began if self._began else 0.0
+        self.failure = reason
+
+    # Figures ---------------------------------------------------------------------------------
+
+    def total(self, name: str) -> int:
+        """A counter of the workers, over all ranks."""
+        return int(sum(worker.get(name, 0) for worker in self._workers))
+
+    @property
+    def hits(self) -> list[int]:
+        """Blocks hit, by request."""
+        return [result.blocks_hit for result in self._results]
+
+    @property
+    def errors(self) -> int:
+        """Attempts that failed, and requests that did not end well."""
+        failed = sum(len(result.errors) or not result.ok for result in self._results)
+        return failed + (self.failure is not None)
+
+    def load_bandwidth(self) -> float | None:
+        """Bytes a second of synchronous loads, all ranks together; None without a load."""
+        loaded = self.total("bytes_loaded")
+        return loaded / self._load_seconds if loaded and self._load_seconds else None
+
+    def save_bandwidth(self) -> float | None:
+        """Bytes a second of background saves, all ranks together; None without a save."""
+        saved = self.total("bytes_saved")
+        seconds = max((float(worker.get("save_seconds", 0)) for worker in self._workers), default=0)
+        return saved / seconds if saved and seconds else None
+
+    def speedup(self, token_bytes: int) -> float | None:
+        """Modeled time to first token without reuse over that with it."""
+        size = self._config.geometry.tokens_per_block
+        prompt = sum(result.prompt_tokens for result in self._results)
+        computed = sum(result.tokens_computed for result in self._results)
+        loaded = sum(self.hits) * size * token_bytes
+        bandwidth = self.load_bandwidth()
+        if not prompt or (loaded and bandwidth is None):
+            return None
+        load_seconds = loaded / bandwidth if loaded and bandwidth else 0.0
+        rate = self._prefill_tok_per_s
+        return (prompt / rate) / (computed / rate + load_seconds)
+
+    def faults(self, *, exact: bool) -> list[str]:
+        """What is wrong with the run; `exact`: nothing but the connector can cost a hit."""
+        hit, ideal = sum(self.hits), sum(self._ideal_hits)
+        verified = sum(result.blocks_verified for result in self._results)
+        if self.failure is not None:
+            return [self.failure]
+        faults = []
+        if self.errors:
+            text = next((e for result in self._results for e in result.errors), "")
+            faults.append(f"{self.errors} errors; first: {text}")
+        if verified != hit:
+            faults.append(f"{verified} of {hit} blocks hit were verified")
+        if hit > ideal or (exact and hit != ideal):
+            faults.append(f"{hit} blocks hit, an exact unlimited cache hits {ideal}")
+        return faults
+
+    def row(self, *, with_curve: bool) -> dict[str, Any]:
+        """`trace/1`."""
+        config, geometry = self._config, self._config.geometry
+        matchable = sum(result.blocks_matchable for result in self._results)
+        hits = self.hits
+        load, save = self.load_bandwidth(), self.save_bandwidth()
+        row: dict[str, Any] = {
+            "schema": "trace/1",
+            "backend": self._backend,
+            "promise": "leased",
+            "granularity": "block",
+            "tp": config.tp,
+            "ranks": config.ranks,
+            "tokens_per_block": geometry.tokens_per_block,
+            "bytes_per_block": geometry.block_bytes(),
+            "requests": len(self._results),
+            "errors": self.errors,
+            "blocks_matchable": matchable,
+            "blocks_hit": sum(hits),
+            "blocks_hit_ideal": sum(self._ideal_hits),
+            "block_hit_ratio": rounded(sum(hits) / matchable if matchable else None),
+            "first_request_blocks_hit": hits[0] if hits else None,
+            "blocks_verified": sum(result.blocks_verified for result in self._results),
+            "blocks_rejected": {
+                reason: self.total(f"rejected_{reason}")
+                for reason in ("checksum", "layout", "header", "size")
+            },
+            "saves_dropped": self.total("saves_dropped"),
+            "saves_failed": self.total("saves_failed"),
+            "bytes_loaded": self.total("bytes_loaded"),
+            "bytes_saved": self.total("bytes_saved"),
+            "load_gb_per_s": rounded(load / 1e9 if load else None),
+            "save_gb_per_s": rounded(save / 1e9 if save else None),
+            "prefill_tok_per_s": self._prefill_tok_per_s,
+            "ttft_speedup_modeled": rounded(self.speedup(geometry.token_bytes_all_layers())),
+            "ttft_speedup_modeled_llama_3_1_8b_bf16": rounded(self.speedup(_LLAMA_TOKEN_BYTES)),
+            "hits_digest": hits_digest(hits),
+            "seconds": rounded(self._seconds, 3),
+        }
+        if self.failure is not None:
+            row["failure"] = self.failure
+        if with_curve:
+            row["curve"] = [
+                {"request": index, "matchable": result.blocks_matchable, "hit": result.blocks_hit}
+                for index, result in enumerate(self._results)
+            ]
+        return row
+
+
+def text(report: TraceReport) -> str:
+    """For people."""
+    row = report.row(with_curve=False)
+    block = human_bytes(row["bytes_per_block"])
+    token = human_bytes(row["bytes_per_block"] / row["tokens_per_block"])
+    lines = [
+        f"{row['requests']} requests, {row['backend']} store, tp {row['tp']} ({row['ranks']}), "
+        f"{row['tokens_per_block']} tokens and {block} a block",
+        f"  blocks reused    {row['blocks_hit']} of {row['blocks_matchable']} "
+        f"({_percent(row['block_hit_ratio'])}); an exact unlimited cache: "
+        f"{row['blocks_hit_ideal']}",
+        f"  verified         {row['blocks_verified']}, every byte against the oracle",
+        f"  first request    {row['first_request_blocks_hit']} blocks",
+        f"  errors           {row['errors']}; rejected blocks "
+        f"{sum(row['blocks_rejected'].values())}; saves dropped {row['saves_dropped']}",
+        f"  moved            {human_bytes(row['bytes_loaded'])} loaded"
+        f"{_rate(row['load_gb_per_s'])}, {human_bytes(row['bytes_saved'])} saved"
+        f"{_rate(row['save_gb_per_s'])}",
+        f"  time to first token, modeled at {row['prefill_tok_per_s']:g} prefill tokens/s: "
+        f"{_times(row['ttft_speedup_modeled'])} shorter for this geometry ({token} a token), "
+        f"{_times(row['ttft_speedup_modeled_llama_3_1_8b_bf16'])} for Llama-3.1-8B bf16 "
+        "(128.0 KiB a token)",
+        f"  hits digest      {row['hits_digest']}",
+        f"  took             {row['seconds']} s",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _percent(ratio: float | None) -> str:
+    return "unknown" if ratio is None else f"{100 * ratio:.2f} %"
+
+
+def _rate(gb_per_s: float | None) -> str:
+    return "" if gb_per_s is None else f" at {gb_per_s:.2f} GB/s"
+
+
+def _times(ratio: float | None) -> str:
+    return "unknown" if ratio is None else f"{ratio:.2f} times"
