@@ -1,0 +1,121 @@
+// The table. docs/settings.md repeats it for people; a test compares the two.
+#include <array>
+
+#include "kvc/settings.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::uint64_t kMiB = 1ull << 20;
+constexpr std::uint64_t kTiB = 1ull << 40;
+constexpr std::uint64_t kMinuteMs = 60000;
+/// What both file formats can express.
+constexpr std::uint64_t kInteger = (1ull << 63) - 1;
+
+constexpr SettingSpec text(std::string_view name, std::string_view default_value,
+                           std::string_view doc) {
+  SettingSpec spec;
+  spec.name = name;
+  spec.default_value = default_value;
+  spec.doc = doc;
+  return spec;
+}
+
+constexpr SettingSpec choice(std::string_view name, std::string_view default_value,
+                             std::string_view choices, std::string_view later,
+                             std::string_view doc) {
+  SettingSpec spec = text(name, default_value, doc);
+  spec.type = SettingType::kChoice;
+  spec.choices = choices;
+  spec.later_choices = later;
+  return spec;
+}
+
+struct Bounds {
+  std::uint64_t minimum;
+  std::uint64_t maximum;
+};
+
+constexpr SettingSpec number(std::string_view name, SettingType type,
+                             std::string_view default_value, Bounds bounds, std::string_view doc) {
+  SettingSpec spec = text(name, default_value, doc);
+  spec.type = type;
+  spec.minimum = bounds.minimum;
+  spec.maximum = bounds.maximum;
+  return spec;
+}
+
+constexpr SettingSpec foreign(SettingSpec spec, std::string_view store_file_field) {
+  spec.foreign = true;
+  spec.store_file_field = store_file_field;
+  return spec;
+}
+
+constexpr auto kTable = std::to_array<SettingSpec>({
+    choice("MC_BACKEND", "", "memory|mooncake", "file",
+           "Where blocks are stored. Unset: mooncake if MOONCAKE_MASTER or MOONCAKE_CONFIG_PATH is "
+           "set, else memory, which is shared within one process only."),
+    choice("MC_PROMISE", "leased", "leased", "staged",
+           "When blocks are fetched. leased: probe, promise, load; an error if a promised block is "
+           "gone by then."),
+    number("MC_LAYER_GRANULARITY", SettingType::kBoolean, "0", {0, 1},
+           "1 asks for the per-layer path. Without effect in this version: blocks move whole."),
+    text("MC_MODEL_REVISION", "",
+         "What the model is, if its files cannot tell or need not be read. Change it with the "
+         "weights."),
+    text("MC_KEY_SECRET_FILE", "",
+         "File with a secret that is mixed into every key, so that keys cannot be computed from a "
+         "prompt alone. All instances that share blocks need the same one."),
+    number("MC_KEY_EPOCH", SettingType::kInteger, "0", {0, kInteger},
+           "Raise it after an update of the weights: all older keys become unreachable."),
+    text("MC_LORA_IDS", "",
+         "File that maps LoRA task ids to content identities. Requests with an id that it does not "
+         "name bypass the connector."),
+    number("MC_STAGING_BYTES", SettingType::kBytes, "256MB", {4096, kTiB},
+           "Host memory through which blocks pass, registered with the store."),
+    number("MC_STAGE_DEADLINE_MS", SettingType::kMilliseconds, "1000", {1, kMinuteMs},
+           "Time that the queries of one scheduler step may spend on the store, all together."),
+    number("MC_LOAD_DEADLINE_MS", SettingType::kMilliseconds, "4000", {1, 10 * kMinuteMs},
+           "Time that loading the promised blocks of one step may take."),
+    number("MC_SAVE_QUEUE_BYTES", SettingType::kBytes, "128MB", {0, kTiB},
+           "Bytes of snapshots that may wait to be stored; beyond it the newest save is dropped. "
+           "At most MC_STAGING_BYTES; the default is lowered to half of that where needed. 0: "
+           "nothing is saved."),
+    number("MC_MEMORY_BYTES", SettingType::kBytes, "4GB", {kMiB, 16 * kTiB},
+           "Capacity of the memory backend; the least recently used blocks make room."),
+    text("MC_DISABLE_FILE", "",
+         "A path: while something is there, the connector neither looks up nor saves."),
+    number("MC_METRICS_PORT", SettingType::kInteger, "0", {0, 65535},
+           "Port for metrics. Must be 0 in this version."),
+    number("MC_RANK", SettingType::kInteger, "", {0, 65535},
+           "This process's rank, where no launcher tells it."),
+    number("MC_WORLD_SIZE", SettingType::kInteger, "", {1, 65536},
+           "Number of ranks, where no launcher tells it."),
+    text("MC_KV_CONFIG", "", "File with settings, TOML or JSON. Only in the environment."),
+    foreign(text("MOONCAKE_MASTER", "", "Address of Mooncake's master, host:port."),
+            "master_server_address"),
+    foreign(text("MOONCAKE_TE_META_DATA_SERVER", "P2PHANDSHAKE",
+                 "P2PHANDSHAKE, or the address of a metadata server, http://.../metadata."),
+            "metadata_server"),
+    foreign(text("MOONCAKE_PROTOCOL", "tcp", "Transport: tcp, rdma or another that Mooncake has."),
+            "protocol"),
+    foreign(text("MOONCAKE_DEVICE", "", "Network device, for rdma."), "device_name"),
+    foreign(number("MOONCAKE_GLOBAL_SEGMENT_SIZE", SettingType::kBytes, "0", {0, 16 * kTiB},
+                   "Memory that this process gives to the store. 0: storage is a process of its "
+                   "own, so that blocks outlive this one."),
+            "global_segment_size"),
+    foreign(text("MOONCAKE_LOCAL_HOSTNAME", "localhost",
+                 "Name or address by which other nodes reach this one."),
+            "local_hostname"),
+    foreign(text("MOONCAKE_TENANT_ID", "default", "Tenant within the store."), "tenant_id"),
+    foreign(text("MOONCAKE_CONFIG_PATH", "",
+                 "Mooncake's own configuration file (JSON). Its fields replace the MOONCAKE_* "
+                 "variables above."),
+            ""),
+});
+
+}  // namespace
+
+std::span<const SettingSpec> setting_table() { return kTable; }
+
+}  // namespace kvc
