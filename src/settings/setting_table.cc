@@ -1,4 +1,4 @@
-// The table. docs/settings.md repeats it for people; a test compares the two.
+// The table. docs/source/settings.md repeats it for people; a test compares the two.
 #include <array>
 
 #include "kvc/settings.h"

