@@ -1,0 +1,56 @@
+#include "connector/request_tracker.h"
+
+#include <iterator>
+
+namespace kvc {
+namespace {
+
+/// How many quiet requests are looked at for one that may go; bounds the cost of a query.
+constexpr std::size_t kCandidates = 64;
+constexpr std::uint64_t kPlansThatProtectAPromise = 2;
+
+}  // namespace
+
+TrackedRequest* RequestTracker::find(RequestId id) {
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end()) return nullptr;
+  entries_.splice(entries_.begin(), entries_, found->second);
+  return &found->second->request;
+}
+
+bool RequestTracker::insert(RequestId id, TrackedRequest request, std::uint64_t plans) {
+  erase(id);
+  if (entries_.size() >= limit_ && !make_room(plans)) {
+    ++forgotten_;
+    return false;
+  }
+  Entries fresh;
+  fresh.push_back({id, std::move(request), plans});
+  by_id_.emplace(id, fresh.begin());
+  entries_.splice(entries_.begin(), fresh);
+  return true;
+}
+
+void RequestTracker::erase(RequestId id) {
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end()) return;
+  entries_.erase(found->second);
+  by_id_.erase(found);
+}
+
+bool RequestTracker::make_room(std::uint64_t plans) {
+  std::size_t looked_at = 0;
+  for (auto at = entries_.rbegin(); at != entries_.rend() && looked_at < kCandidates;
+       ++at, ++looked_at) {
+    const bool promise_is_open =
+        at->request.has_open_promise() && plans < at->inserted_at + kPlansThatProtectAPromise;
+    if (promise_is_open || at->request.owes_loads()) continue;
+    by_id_.erase(at->id);
+    entries_.erase(std::next(at).base());
+    ++forgotten_;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace kvc

@@ -1,0 +1,291 @@
+#include "kvc/scheduler.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/mutex.h"
+#include "connector/prefix_lookup.h"
+#include "connector/request_tracker.h"
+#include "connector/tracked_request.h"
+#include "kvc/object_key.h"
+
+namespace kvc {
+namespace {
+
+/// Part of the lease for which a promise may be given again without asking the store again; the
+/// rest is left for the load.
+constexpr int kLeaseShare = 4;
+
+Status check(const SchedulerOptions& options) {
+  const auto at_least_one = [](std::string name) {
+    return invalid(std::move(name) + " is 0: must be at least 1");
+  };
+  if (options.tokens_per_block == 0) return at_least_one("tokens_per_block");
+  if (options.world_size == 0) return at_least_one("world_size");
+  if (options.max_tracked_requests == 0) return at_least_one("max_tracked_requests");
+  if (options.lookup_deadline <= Duration::zero()) {
+    return invalid("lookup_deadline is not positive: must be above 0");
+  }
+  return {};
+}
+
+}  // namespace
+
+struct Scheduler::Impl {
+  Impl(SchedulerOptions with, const Fingerprint& of_keyspace, std::shared_ptr<Store> on,
+       std::shared_ptr<const Clock> time, std::shared_ptr<Logger> log)
+      : options(std::move(with)),
+        hashing{options.tokens_per_block, options.deployment_secret},
+        keyspace(of_keyspace),
+        keys(of_keyspace),
+        store(std::move(on)),
+        clock(std::move(time)),
+        logger(std::move(log)),
+        tracker(options.max_tracked_requests) {}
+
+  Result<Offer> query(RequestId id, const RequestContent& content, std::size_t computed_tokens,
+                      bool lookup);
+  Promise look_up(const BlockChain& chain, const TrackedRequest::Identity& identity);
+  /// The promise of an earlier, still unused query that asked the same a short while ago.
+  Promise earlier_promise(RequestId id, const BlockChain& chain,
+                          const TrackedRequest::Identity& identity) KVC_EXCLUDES(mutex);
+  bool track(RequestId id, TrackedRequest request, std::size_t offered_blocks) KVC_EXCLUDES(mutex);
+  void forget(RequestId id) KVC_EXCLUDES(mutex);
+  void drop(RequestId id) KVC_REQUIRES(mutex);
+  void count_lookup(std::size_t blocks, const PrefixLookup& found) KVC_EXCLUDES(mutex);
+
+  void allocated(RequestId id, std::span<const SlotIndex> slots) KVC_EXCLUDES(mutex);
+  void plan_loads(StepPlan* plan) KVC_REQUIRES(mutex);
+  void plan_saves(std::span<const StepRequest> batch, StepPlan* plan) KVC_REQUIRES(mutex);
+
+  void complain(LogLevel level, std::string_view what) noexcept;
+
+  const SchedulerOptions options;
+  const BlockHashOptions hashing;
+  const Fingerprint keyspace;
+  const ObjectKeys keys;
+  const std::shared_ptr<Store> store;
+  const std::shared_ptr<const Clock> clock;
+  const std::shared_ptr<Logger> logger;
+
+  mutable Mutex mutex;
+  RequestTracker tracker KVC_GUARDED_BY(mutex);
+  std::vector<RequestId> owing_loads KVC_GUARDED_BY(mutex);  // In the order of allocation.
+  std::uint64_t plans KVC_GUARDED_BY(mutex) = 0;
+  bool store_failing KVC_GUARDED_BY(mutex) = false;
+  SchedulerStats stats KVC_GUARDED_BY(mutex);
+};
+
+void Scheduler::Impl::complain(LogLevel level, std::string_view what) noexcept {
+  try {
+    logger->log(level, what);
+  } catch (...) {  // Logging never decides what is served.
+  }
+}
+
+Result<Offer> Scheduler::Impl::query(RequestId id, const RequestContent& content,
+                                     std::size_t computed_tokens, bool lookup) {
+  {
+    const MutexLock lock(mutex);
+    ++stats.queries;
+  }
+  if (content.prompt_tokens > content.tokens.size()) {
+    forget(id);
+    return invalid("request " + std::to_string(id) + " has a prompt of " +
+                   std::to_string(content.prompt_tokens) + " tokens, of which " +
+                   std::to_string(content.tokens.size()) + " were given");
+  }
+  Result<BlockChain> chain = BlockChain::create(hashing, content.scope, content.media);
+  Status named = chain.ok() ? chain->append(content.tokens) : chain.status();
+  if (!named.ok()) {
+    forget(id);
+    return named;
+  }
+  TrackedRequest::Identity identity{content.scope, content.media, content.prompt_tokens,
+                                    computed_tokens};
+  Promise promise;
+  if (lookup) {
+    promise = earlier_promise(id, *chain, identity);
+    if (promise.blocks.empty()) promise = look_up(*chain, identity);
+  }
+  TrackedRequest request(hashing, std::move(chain).value(), std::move(identity));
+  request.set_promise(promise);
+  const std::size_t blocks = promise.blocks.size();
+  if (!track(id, std::move(request), blocks)) return Offer{};
+  return Offer{blocks, blocks * options.tokens_per_block};
+}
+
+Promise Scheduler::Impl::look_up(const BlockChain& chain,
+                                 const TrackedRequest::Identity& identity) {
+  const std::size_t block_tokens = options.tokens_per_block;
+  if (identity.computed_tokens % block_tokens != 0) {
+    const MutexLock lock(mutex);
+    ++stats.lookups_unaligned;
+    return {};
+  }
+  // At least one token of the prompt is left to compute.
+  const std::size_t first = identity.computed_tokens / block_tokens;
+  const std::size_t end =
+      identity.prompt_tokens == 0 ? 0 : (identity.prompt_tokens - 1) / block_tokens;
+  if (first >= end) return {};
+  const Instant asked_at = clock->now();
+  const ProbeOptions probing{.world_size = options.world_size,
+                             .atomic_publish = store->capabilities().atomic_publish};
+  const PrefixLookup found =
+      look_up_prefix(*store, *clock, probing, keys, chain.blocks().subspan(first, end - first),
+                     Deadline{asked_at + options.lookup_deadline});
+  count_lookup(end - first, found);
+  return {.blocks = {first, first + found.available_blocks}, .probed_at = asked_at};
+}
+
+void Scheduler::Impl::count_lookup(std::size_t blocks, const PrefixLookup& found) {
+  const bool failed = found.end == PrefixProbe::End::kStoreError;
+  bool changed = false;
+  {
+    const MutexLock lock(mutex);
+    stats.blocks_looked_up += blocks;
+    if (failed) ++stats.lookups_failed;
+    if (found.end == PrefixProbe::End::kNoManifest) ++stats.lookups_no_manifest;
+    if (found.end == PrefixProbe::End::kShardLost) ++stats.lookups_shard_lost;
+    changed = failed != store_failing;
+    store_failing = failed;
+  }
+  if (!changed) return;
+  if (failed) {
+    complain(LogLevel::kWarning,
+             "lookups fail: the store gives no answer in time; requests are computed in full");
+  } else {
+    complain(LogLevel::kInfo, "lookups work again");
+  }
+}
+
+Promise Scheduler::Impl::earlier_promise(RequestId id, const BlockChain& chain,
+                                         const TrackedRequest::Identity& identity) {
+  const Duration fresh_for = store->capabilities().lease / kLeaseShare;
+  const Instant now = clock->now();
+  const MutexLock lock(mutex);
+  const TrackedRequest* earlier = tracker.find(id);
+  if (earlier == nullptr || now - earlier->promise().probed_at >= fresh_for) return {};
+  return earlier->is_same_question(chain, identity) ? earlier->promise() : Promise{};
+}
+
+bool Scheduler::Impl::track(RequestId id, TrackedRequest request, std::size_t offered_blocks) {
+  const MutexLock lock(mutex);
+  drop(id);
+  if (!tracker.insert(id, std::move(request), plans)) return false;
+  stats.blocks_offered += offered_blocks;
+  return true;
+}
+
+void Scheduler::Impl::drop(RequestId id) {
+  const TrackedRequest* request = tracker.find(id);
+  if (request == nullptr) return;
+  if (request->owes_loads()) std::erase(owing_loads, id);
+  tracker.erase(id);
+}
+
+void Scheduler::Impl::forget(RequestId id) {
+  const MutexLock lock(mutex);
+  drop(id);
+}
+
+void Scheduler::Impl::allocated(RequestId id, std::span<const SlotIndex> slots) {
+  const MutexLock lock(mutex);
+  TrackedRequest* request = tracker.find(id);
+  if (request == nullptr) return;
+  // Room first: once loads are owed, nothing may keep them from the next plan.
+  const bool owed_before = request->owes_loads();
+  if (!owed_before) owing_loads.push_back(id);
+  if (!request->allocated(slots)) ++stats.pages_inconsistent;
+  if (!request->owes_loads()) std::erase(owing_loads, id);
+}
+
+void Scheduler::Impl::plan_loads(StepPlan* plan) {
+  for (const RequestId id : owing_loads) {
+    if (TrackedRequest* request = tracker.find(id)) request->take_loads(id, &plan->loads);
+  }
+  owing_loads.clear();
+}
+
+void Scheduler::Impl::plan_saves(std::span<const StepRequest> batch, StepPlan* plan) {
+  for (const StepRequest& step : batch) {
+    if (TrackedRequest* request = tracker.find(step.id)) request->report(step, &plan->saves);
+  }
+}
+
+Scheduler::Scheduler(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Scheduler::~Scheduler() = default;
+
+Result<std::unique_ptr<Scheduler>> Scheduler::create(SchedulerOptions options,
+                                                     const Fingerprint& keyspace,
+                                                     std::shared_ptr<Store> store,
+                                                     std::shared_ptr<const Clock> clock,
+                                                     std::shared_ptr<Logger> logger) {
+  if (Status status = check(options); !status.ok()) return status;
+  if (store == nullptr || clock == nullptr || logger == nullptr) {
+    return invalid("a scheduler needs a store, a clock and a logger");
+  }
+  return std::unique_ptr<Scheduler>(new Scheduler(std::make_unique<Impl>(
+      std::move(options), keyspace, std::move(store), std::move(clock), std::move(logger))));
+}
+
+Result<Offer> Scheduler::query(RequestId id, const RequestContent& content,
+                               std::size_t computed_tokens, bool lookup) {
+  try {
+    return impl_->query(id, content, computed_tokens, lookup);
+  } catch (const std::exception& error) {
+    impl_->complain(LogLevel::kError, error.what());
+  }
+  impl_->forget(id);
+  return Offer{};
+}
+
+void Scheduler::allocated(RequestId id, std::span<const SlotIndex> slots) {
+  try {
+    impl_->allocated(id, slots);
+  } catch (const std::exception& error) {
+    impl_->complain(LogLevel::kError, error.what());
+  }
+}
+
+StepPlan Scheduler::plan_step(std::span<const StepRequest> batch) {
+  StepPlan plan;
+  plan.keyspace = impl_->keyspace;
+  const MutexLock lock(impl_->mutex);
+  plan.step = ++impl_->plans;
+  try {
+    impl_->plan_loads(&plan);
+    impl_->plan_saves(batch, &plan);
+  } catch (const std::exception& error) {
+    impl_->complain(LogLevel::kError, error.what());
+    // Tokens of this batch may be missing now, and with them the names of later blocks.
+    plan.saves.clear();
+    for (const StepRequest& step : batch) {
+      if (TrackedRequest* request = impl_->tracker.find(step.id)) request->never_save();
+    }
+  }
+  return plan;
+}
+
+void Scheduler::finished(RequestId id) { impl_->forget(id); }
+
+void Scheduler::reset(RequestId id) { impl_->forget(id); }
+
+void Scheduler::cancel_load(RequestId id, std::size_t start_tokens) {
+  const MutexLock lock(impl_->mutex);
+  TrackedRequest* request = impl_->tracker.find(id);
+  if (request == nullptr) return;
+  request->cancel_from(start_tokens);
+  if (!request->owes_loads()) std::erase(impl_->owing_loads, id);
+}
+
+SchedulerStats Scheduler::stats() const {
+  const MutexLock lock(impl_->mutex);
+  SchedulerStats stats = impl_->stats;
+  stats.requests_tracked = impl_->tracker.size();
+  stats.requests_forgotten = impl_->tracker.forgotten();
+  return stats;
+}
+
+}  // namespace kvc

@@ -1,0 +1,90 @@
+// What the scheduler knows of one request: its tokens and block names, its pages, what was promised
+// to it, and which of its blocks have been handed out for saving.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kvc/block_hash.h"
+#include "kvc/clock.h"
+#include "kvc/scheduler.h"
+#include "kvc/step_plan.h"
+
+namespace kvc {
+
+/// Blocks [first, end) of a request.
+struct BlockRange {
+  std::size_t first = 0;
+  std::size_t end = 0;
+
+  bool empty() const { return end <= first; }
+  std::size_t size() const { return empty() ? 0 : end - first; }
+  bool contains(std::size_t block) const { return block >= first && block < end; }
+};
+
+struct Promise {
+  BlockRange blocks;
+  Instant probed_at{};  ///< When the store was asked; its lease counts from here.
+};
+
+/// Not thread-safe.
+class TrackedRequest {
+ public:
+  struct Identity {
+    RequestScope scope;
+    std::vector<MediaItem> media;
+    std::size_t prompt_tokens = 0;
+    std::size_t computed_tokens = 0;  ///< The engine's own match at the query.
+  };
+
+  /// `chain` holds all tokens known at the query. `hashing` must outlive the request.
+  TrackedRequest(const BlockHashOptions& hashing, BlockChain chain, Identity identity);
+
+  /// REQUIRES: no allocation was told yet.
+  void set_promise(const Promise& promise);
+  Promise promise() const { return {promised_, probed_at_}; }
+  /// Whether a query for `other` would be the same question, asked before its answer was used.
+  bool is_same_question(const BlockChain& other, const Identity& identity) const;
+
+  /// The pages of the prompt. False if they cannot be those of this prompt, or do not reach as far
+  /// as the promise: then the request is served as far as they reach and never saved.
+  bool allocated(std::span<const SlotIndex> slots);
+  /// Whether loads were promised and allocated, but not taken yet.
+  bool owes_loads() const { return owes_loads_; }
+  /// Whether an allocation may still come that relies on the promise.
+  bool has_open_promise() const { return !allocated_ && !promised_.empty(); }
+  /// Appends the promised loads, once per allocation.
+  void take_loads(RequestId id, std::vector<PageTask>* loads);
+  void cancel_from(std::size_t start_tokens);
+
+  /// Takes in the report of one step and appends the blocks that its pass completes.
+  void report(const StepRequest& step, std::vector<PageTask>* saves);
+  /// Nothing of this allocation is saved from now on.
+  void never_save() { savable_ = false; }
+
+ private:
+  void begin_report(const StepRequest& step);
+  bool adopt_tokens(std::span<const Token> tokens);
+  std::size_t tokens_valid_after(const StepRequest& step, bool first_report) const;
+  void mark_blocks_without_page(std::size_t first_token, std::size_t end_token);
+  bool has_page(std::size_t block) const;
+
+  const BlockHashOptions* hashing_;
+  BlockChain chain_;
+  Identity identity_;
+  std::vector<SlotIndex> slots_;
+  std::vector<bool> computed_without_page_;  // By block; shorter than the request when none.
+  BlockRange promised_;
+  std::size_t promised_tokens_ = 0;
+  BlockRange loaded_;  // Handed out as loads for this allocation.
+  Instant probed_at_{};
+  std::size_t next_save_ = 0;  // Blocks before it are decided.
+  bool owes_loads_ = false;
+  bool allocated_ = false;
+  bool reported_ = false;
+  bool savable_ = true;
+};
+
+}  // namespace kvc
