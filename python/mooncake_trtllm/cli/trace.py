@@ -34,6 +34,9 @@ from mooncake_trtllm.simulator.workloads import (
 __all__ = ["add_to", "run"]
 
 _DRAIN_S = 60.0
+_CALLBACK_BOUND_S = 70.0
+_NO_DEADLINE = {"MC_STAGE_DEADLINE_MS": "60000", "MC_LOAD_DEADLINE_MS": "60000"}
+"""A slow machine must not cost hits: the largest that both settings take."""
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -86,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
         tempfile.TemporaryDirectory(prefix="mooncake-trtllm-") as folder,
         stores.open_store(options.backend, needed, options.segment_bytes) as store,
     ):
-        config = _config(options, workload, geometry, store, Path(folder))
+        config = _config(options, workload, geometry, store, Path(folder), needed)
         report = _replay(config, workload, ideal_hits, options, store.backend)
         if options.replay and report.failure is None:
             ideal_hits = [ideal.serve(tokens) for tokens in workload]
@@ -139,6 +142,7 @@ def _config(
     geometry: Geometry,
     store: stores.RunStore,
     folder: Path,
+    needed: int,
 ) -> InstanceConfig:
     longest = workload.longest + 1
     # On a store that others share, a model of its own keeps every run cold.
@@ -148,10 +152,12 @@ def _config(
         geometry,
         tp=options.tp,
         ranks=options.ranks,
-        env=store.env,
+        env={**store.env, **_NO_DEADLINE, "MC_MEMORY_BYTES": str(needed)},
         pool_blocks=-(-longest // geometry.tokens_per_block) + 1,
         max_num_tokens=max(longest, geometry.tokens_per_block),
         block_reuse=False,
+        callback_bound_s=_CALLBACK_BOUND_S,
+        hang_timeout_s=2 * _CALLBACK_BOUND_S,
     )
 
 

@@ -131,7 +131,7 @@ class TraceReport:
             "tp": config.tp,
             "ranks": config.ranks,
             "tokens_per_block": geometry.tokens_per_block,
-            "bytes_per_block": geometry.block_bytes(),
+            "bytes_per_block": geometry.page_bytes(config.tp),
             "requests": len(self._results),
             "errors": self.errors,
             "blocks_matchable": matchable,
@@ -170,10 +170,10 @@ def text(report: TraceReport) -> str:
     """For people."""
     row = report.row(with_curve=False)
     block = human_bytes(row["bytes_per_block"])
-    token = human_bytes(row["bytes_per_block"] / row["tokens_per_block"])
+    token = human_bytes(row["bytes_per_block"] * row["tp"] / row["tokens_per_block"])
     lines = [
         f"{row['requests']} requests, {row['backend']} store, tp {row['tp']} ({row['ranks']}), "
-        f"{row['tokens_per_block']} tokens and {block} a block",
+        f"{row['tokens_per_block']} tokens and {block} a block and rank",
         f"  blocks reused    {row['blocks_hit']} of {row['blocks_matchable']} "
         f"({_percent(row['block_hit_ratio'])}); an exact unlimited cache: "
         f"{row['blocks_hit_ideal']}",

@@ -15,6 +15,7 @@ from simulator.connectors.reference_connector import (
     Key,
     KvConnectorConfigError,
     KvConnectorError,
+    KvConnectorStoreError,
     PinningScheduler,
     PinningWorker,
     Scheduler,
@@ -91,9 +92,7 @@ class UnverifiedPromiseScheduler(Scheduler):
     """I1 through a block that was never stored: promises one block more than there is."""
 
     def has(self, key: Key) -> bool:
-        tokens = key[-1]
-        assert isinstance(tokens, tuple)
-        return len(tokens) <= self.size or super().has(key)
+        return key[-2] == 0 or super().has(key)
 
 
 class IgnoresMissingWorker(Worker):
@@ -284,3 +283,28 @@ class RefusingWorker(Worker):
 
     def __init__(self, llm_args: Any) -> None:
         raise KvConnectorConfigError("MC_BACKEND='tape': unknown; remedy: memory or mooncake")
+
+
+class NoStoreWorker(Worker):
+    """Finds no store at start-up."""
+
+    def __init__(self, llm_args: Any) -> None:
+        raise KvConnectorStoreError("no store at 127.0.0.1:1; remedy: start one")
+
+
+class TellsAndHangsWorker(Worker):
+    """Writes its pid into a pipe, then never comes back."""
+
+    def wait_for_save(self, stream: Any) -> None:
+        if self.rank == 1:
+            with open(os.environ["SIM_TEST_FIFO"], "w") as pipe:
+                pipe.write(str(os.getpid()))
+            threading.Event().wait(3600)
+        super().wait_for_save(stream)
+
+
+class BlindScheduler(Scheduler):
+    """Right in all it does, but never finds anything."""
+
+    def has(self, key: Key) -> bool:
+        return False

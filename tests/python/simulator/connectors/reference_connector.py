@@ -5,7 +5,9 @@ It shares nothing with the product: it stands for "any connector that follows th
 
 from __future__ import annotations
 
+import array
 import ctypes
+import hashlib
 import os
 import threading
 from dataclasses import dataclass, field
@@ -31,6 +33,10 @@ class KvConnectorError(RuntimeError):
 
 
 class KvConnectorConfigError(KvConnectorError):
+    """Raised at start-up."""
+
+
+class KvConnectorStoreError(KvConnectorError):
     """Raised at start-up."""
 
 
@@ -102,7 +108,8 @@ class Scheduler:
 
     def key(self, tracked: Tracked, index: int, tokens: Any = None) -> Key:
         tokens = tracked.tokens if tokens is None else tokens
-        return (*self.identity, tracked.scope, tuple(tokens[: (index + 1) * self.size]))
+        prefix = array.array("i", tokens[: (index + 1) * self.size]).tobytes()
+        return (*self.identity, tracked.scope, index, hashlib.sha256(prefix).digest())
 
     def has(self, key: Key) -> bool:
         with STORE.lock:
