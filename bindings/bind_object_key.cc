@@ -1,0 +1,39 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+
+#include "bindings/bind.h"
+#include "bindings/convert.h"
+#include "kvc/object_key.h"
+
+namespace kvc::bindings {
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+void bind_object_key(nb::module_& m) {
+  nb::class_<ObjectKeys>(m, "ObjectKeys")
+      .def(nb::new_([](const nb::bytes& keyspace) { return ObjectKeys(to_fingerprint(keyspace)); }),
+           "keyspace"_a)
+      .def(
+          "shard",
+          [](const ObjectKeys& keys, const nb::bytes& block, std::uint32_t rank) {
+            return keys.shard(to_block_hash(block), rank);
+          },
+          "block"_a, "rank"_a)
+      .def(
+          "ready",
+          [](const ObjectKeys& keys, const nb::bytes& block, std::uint32_t rank) {
+            return keys.ready(to_block_hash(block), rank);
+          },
+          "block"_a, "rank"_a)
+      .def(
+          "manifest",
+          [](const ObjectKeys& keys, const nb::bytes& block) {
+            return keys.manifest(to_block_hash(block));
+          },
+          "block"_a);
+}
+
+}  // namespace kvc::bindings

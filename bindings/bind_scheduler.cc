@@ -1,0 +1,136 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/bind.h"
+#include "bindings/convert.h"
+#include "bindings/gil.h"
+#include "bindings/status_error.h"
+#include "bindings/store_object.h"
+#include "kvc/clock.h"
+#include "kvc/log.h"
+#include "kvc/scheduler.h"
+
+namespace kvc::bindings {
+namespace {
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+using SchedulerObject = Owned<Scheduler>;
+// Request, first report, new tokens, new pages, tokens computed before, tokens of this pass.
+using StepTuple = std::tuple<RequestId, bool, nb::handle, nb::handle, std::size_t, std::size_t>;
+
+SchedulerObject make_scheduler(const StoreObject& store, const nb::bytes& keyspace,
+                               std::uint32_t tokens_per_block, std::uint32_t world_size,
+                               const nb::bytes& deployment_secret, double lookup_deadline_s) {
+  SchedulerOptions options{
+      .tokens_per_block = tokens_per_block,
+      .world_size = world_size,
+      .deployment_secret = std::string(deployment_secret.c_str(), deployment_secret.size()),
+      .lookup_deadline = to_duration(lookup_deadline_s)};
+  return SchedulerObject(
+      value_or_throw(Scheduler::create(std::move(options), to_fingerprint(keyspace), store.shared(),
+                                       system_clock(), make_stderr_logger(LogLevel::kWarning))));
+}
+
+std::size_t query(SchedulerObject& scheduler, RequestId id, nb::handle tokens,
+                  std::size_t prompt_tokens, nb::handle cache_salt, nb::handle lora,
+                  nb::handle media, std::size_t computed_tokens) {
+  const std::vector<Token> converted = to_tokens(tokens);
+  RequestContent content{.tokens = converted,
+                         .prompt_tokens = prompt_tokens,
+                         .scope = to_scope(cache_salt, lora),
+                         .media = to_media(media)};
+  return value_or_throw([&] {
+           const GilRelease release;
+           return scheduler->query(id, content, computed_tokens);
+         }())
+      .tokens;
+}
+
+void allocated(SchedulerObject& scheduler, RequestId id, nb::handle slots) {
+  const std::vector<SlotIndex> converted = to_slots(slots);
+  const GilRelease release;
+  scheduler->allocated(id, converted);
+}
+
+nb::bytes plan_step(SchedulerObject& scheduler, const std::vector<StepTuple>& batch) {
+  std::vector<std::pair<std::vector<Token>, std::vector<SlotIndex>>> lists(batch.size());
+  std::vector<StepRequest> requests;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const auto& [id, is_new, tokens, slots, computed, scheduled] = batch[i];
+    lists[i] = {to_tokens(tokens), to_slots(slots)};
+    requests.push_back({.id = id,
+                        .is_new = is_new,
+                        .new_tokens = lists[i].first,
+                        .new_slots = lists[i].second,
+                        .computed_tokens = computed,
+                        .scheduled_tokens = scheduled});
+  }
+  std::string encoded;
+  {
+    const GilRelease release;
+    encoded = encode_step_plan(scheduler->plan_step(requests));
+  }
+  return to_bytes(encoded);
+}
+
+nb::dict stats(const SchedulerObject& scheduler) {
+  const SchedulerStats counted = scheduler->stats();
+  nb::dict dict;
+  dict["queries"] = counted.queries;
+  dict["blocks_looked_up"] = counted.blocks_looked_up;
+  dict["blocks_offered"] = counted.blocks_offered;
+  dict["lookups_failed"] = counted.lookups_failed;
+  dict["lookups_no_manifest"] = counted.lookups_no_manifest;
+  dict["lookups_shard_lost"] = counted.lookups_shard_lost;
+  dict["lookups_unaligned"] = counted.lookups_unaligned;
+  dict["requests_tracked"] = counted.requests_tracked;
+  dict["requests_forgotten"] = counted.requests_forgotten;
+  dict["pages_inconsistent"] = counted.pages_inconsistent;
+  return dict;
+}
+
+}  // namespace
+
+void bind_scheduler(nb::module_& m) {
+  nb::class_<SchedulerObject>(m, "Scheduler")
+      .def(nb::new_(&make_scheduler), "store"_a, "keyspace"_a, nb::kw_only(), "tokens_per_block"_a,
+           "world_size"_a, "deployment_secret"_a, "lookup_deadline_s"_a)
+      .def("query", &query, "request"_a, "tokens"_a, nb::kw_only(), "prompt_tokens"_a,
+           "cache_salt"_a.none(), "lora"_a.none(), "media"_a, "computed_tokens"_a,
+           nb::sig("def query(self, request: int, tokens: collections.abc.Sequence[int], *, "
+                   "prompt_tokens: int, cache_salt: str | int | None, lora: str | None, "
+                   "media: list[tuple[bytes, int, int]], computed_tokens: int) -> int"),
+           "Tokens that are promised to this request.")
+      .def("allocated", &allocated, "request"_a, "slots"_a,
+           nb::sig("def allocated(self, request: int, slots: collections.abc.Sequence[int]) -> "
+                   "None"))
+      .def("plan_step", &plan_step, "batch"_a,
+           nb::sig("def plan_step(self, batch: list[tuple[int, bool, "
+                   "collections.abc.Sequence[int], collections.abc.Sequence[int], int, int]]) -> "
+                   "bytes"),
+           "Of (request, is_new, new tokens, new pages, computed, scheduled).")
+      .def(
+          "finished", [](SchedulerObject& s, RequestId id) { s->finished(id); }, "request"_a)
+      .def(
+          "reset", [](SchedulerObject& s, RequestId id) { s->reset(id); }, "request"_a)
+      .def(
+          "cancel_load",
+          [](SchedulerObject& s, RequestId id, std::size_t start) { s->cancel_load(id, start); },
+          "request"_a, "start_tokens"_a)
+      .def("stats", &stats, nb::sig("def stats(self) -> dict[str, int]"))
+      .def("disown", &SchedulerObject::disown,
+           "Give up without cleaning up: after a fork, in the child.");
+}
+
+}  // namespace kvc::bindings

@@ -1,0 +1,74 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "bindings/bind.h"
+#include "bindings/convert.h"
+#include "bindings/status_error.h"
+#include "kvc/settings.h"
+
+namespace kvc::bindings {
+namespace {
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+using Texts = std::map<std::string, std::string>;
+
+Settings parse(Texts environment, Texts overrides, std::optional<std::string> file_text,
+               std::string file_name, std::optional<std::string> store_file_text,
+               std::string store_file_name) {
+  return value_or_throw(Settings::parse({.overrides = std::move(overrides),
+                                         .environment = std::move(environment),
+                                         .file_text = std::move(file_text),
+                                         .file_name = std::move(file_name),
+                                         .store_file_text = std::move(store_file_text),
+                                         .store_file_name = std::move(store_file_name)}));
+}
+
+nb::list describe(const Settings& settings) {
+  nb::list lines;
+  for (const SettingLine& line : settings.describe()) {
+    lines.append(
+        nb::make_tuple(to_str(line.name), to_str(line.value), to_str(to_string(line.source))));
+  }
+  return lines;
+}
+
+nb::list setting_names() {
+  nb::list names;
+  for (const SettingSpec& spec : setting_table()) names.append(to_str(spec.name));
+  return names;
+}
+
+}  // namespace
+
+void bind_settings(nb::module_& m) {
+  nb::class_<Settings>(m, "Settings", "Names must be those of setting_names(), types must fit.")
+      .def_static("parse", &parse, "environment"_a, nb::kw_only(), "overrides"_a = Texts(),
+                  "file_text"_a.none() = nb::none(), "file_name"_a = "",
+                  "store_file_text"_a.none() = nb::none(), "store_file_name"_a = "")
+      .def("text", [](const Settings& s, std::string_view name) { return s.text(name); })
+      .def("flag", [](const Settings& s, std::string_view name) { return s.flag(name); })
+      .def("number", [](const Settings& s, std::string_view name) { return s.number(name); })
+      .def("seconds",
+           [](const Settings& s, std::string_view name) {
+             return std::chrono::duration<double>(s.duration(name)).count();
+           })
+      .def("has_value", [](const Settings& s, std::string_view name) { return s.has_value(name); })
+      .def("warnings", &Settings::warnings)
+      .def("describe", &describe, nb::sig("def describe(self) -> list[tuple[str, str, str]]"),
+           "Name, value and source of every setting that has a value.");
+  m.def("setting_names", &setting_names, nb::sig("def setting_names() -> list[str]"));
+}
+
+}  // namespace kvc::bindings

@@ -1,0 +1,144 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/tuple.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "bindings/bind.h"
+#include "bindings/convert.h"
+#include "bindings/gil.h"
+#include "bindings/status_error.h"
+#include "bindings/store_object.h"
+#include "kvc/clock.h"
+#include "kvc/device.h"
+#include "kvc/executor.h"
+#include "kvc/log.h"
+#include "kvc/worker.h"
+
+namespace kvc::bindings {
+namespace {
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+using WorkerObject = Owned<Worker>;
+
+WorkerObject make_worker(const StoreObject& store, std::uint32_t rank, std::uint32_t world_size,
+                         std::uint32_t tokens_per_block, std::size_t staging_bytes,
+                         std::size_t save_queue_bytes, double load_deadline_s,
+                         double save_deadline_s, std::size_t threads) {
+  const WorkerOptions options{.rank = rank,
+                              .world_size = world_size,
+                              .tokens_per_block = tokens_per_block,
+                              .staging_bytes = staging_bytes,
+                              .save_queue_bytes = save_queue_bytes,
+                              .load_deadline = to_duration(load_deadline_s),
+                              .save_deadline = to_duration(save_deadline_s)};
+  // The worker alone owns its threads: they end with the last task that keeps it alive.
+  WorkerParts parts{.store = store.shared(),
+                    .executor = make_thread_pool({.name = "kvc-worker", .threads = threads}),
+                    .clock = system_clock(),
+                    .logger = make_stderr_logger(LogLevel::kWarning),
+                    .copier = make_host_page_copier()};
+  return WorkerObject(value_or_throw([&] {
+    const GilRelease release;
+    return Worker::create(options, std::move(parts));
+  }()));
+}
+
+void register_layout(WorkerObject& worker, const nb::bytes& keyspace, const DenseLayout& layout) {
+  const Fingerprint fingerprint = to_fingerprint(keyspace);
+  throw_if_failed([&] {
+    const GilRelease release;
+    return worker->register_layout(fingerprint, layout.layout);
+  }());
+}
+
+void bind_plan(WorkerObject& worker, const nb::bytes& plan) {
+  StepPlan decoded;
+  if (plan.size() > 0) decoded = value_or_throw(decode_step_plan(view(plan)));
+  const GilRelease release;
+  worker->bind(std::move(decoded));
+}
+
+nb::list load(WorkerObject& worker, StreamHandle stream) {
+  std::vector<LoadFailure> failures;
+  {
+    const GilRelease release;
+    failures = worker->load(stream);
+  }
+  nb::list list;
+  for (const LoadFailure& failure : failures) {
+    list.append(nb::make_tuple(failure.request, to_str(failure.key),
+                               to_str(to_string(failure.status.code())),
+                               to_str(failure.status.message())));
+  }
+  return list;
+}
+
+void save(WorkerObject& worker, StreamHandle stream) {
+  const GilRelease release;
+  worker->save(stream);
+}
+
+bool drain(WorkerObject& worker, double timeout_s) {
+  const Deadline deadline = Deadline::after(*system_clock(), to_duration(timeout_s));
+  const GilRelease release;
+  return worker->drain(deadline);
+}
+
+void close(WorkerObject& worker, double timeout_s) {
+  const Deadline deadline = Deadline::after(*system_clock(), to_duration(timeout_s));
+  const GilRelease release;
+  worker->close(deadline);
+}
+
+nb::dict stats(const WorkerObject& worker) {
+  const WorkerStats counted = worker->stats();
+  nb::dict dict;
+  dict["blocks_loaded"] = counted.blocks_loaded;
+  dict["bytes_loaded"] = counted.bytes_loaded;
+  dict["load_nanoseconds"] = counted.load_nanoseconds;
+  dict["loads_missing"] = counted.loads_missing;
+  dict["loads_unavailable"] = counted.loads_unavailable;
+  dict["rejected_checksum"] = counted.rejected_checksum;
+  dict["rejected_layout"] = counted.rejected_layout;
+  dict["rejected_header"] = counted.rejected_header;
+  dict["rejected_size"] = counted.rejected_size;
+  dict["blocks_saved"] = counted.blocks_saved;
+  dict["bytes_saved"] = counted.bytes_saved;
+  dict["save_nanoseconds"] = counted.save_nanoseconds;
+  dict["blocks_already_stored"] = counted.blocks_already_stored;
+  dict["blocks_committed"] = counted.blocks_committed;
+  dict["saves_dropped"] = counted.saves_dropped;
+  dict["saves_failed"] = counted.saves_failed;
+  dict["save_queue_bytes"] = counted.save_queue_bytes;
+  dict["pages_out_of_range"] = counted.pages_out_of_range;
+  return dict;
+}
+
+}  // namespace
+
+void bind_worker(nb::module_& m) {
+  nb::class_<WorkerObject>(m, "Worker")
+      .def(nb::new_(&make_worker), "store"_a, nb::kw_only(), "rank"_a, "world_size"_a,
+           "tokens_per_block"_a, "staging_bytes"_a, "save_queue_bytes"_a, "load_deadline_s"_a,
+           "save_deadline_s"_a, "threads"_a)
+      .def("register_layout", &register_layout, "keyspace"_a, "layout"_a,
+           "The pages must outlive this object.")
+      .def("bind", &bind_plan, "plan"_a, "No bytes: nothing to do in this step.")
+      .def("load", &load, "stream"_a,
+           nb::sig("def load(self, stream: int) -> list[tuple[int, str, str, str]]"),
+           "Failures as (request, key, code, message).")
+      .def("save", &save, "stream"_a)
+      .def("drain", &drain, "timeout_s"_a)
+      .def("close", &close, "timeout_s"_a)
+      .def("stats", &stats, nb::sig("def stats(self) -> dict[str, int]"))
+      .def("disown", &WorkerObject::disown,
+           "Give up without cleaning up: after a fork, in the child.");
+}
+
+}  // namespace kvc::bindings

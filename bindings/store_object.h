@@ -1,0 +1,52 @@
+// Stores as Python objects.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "bindings/gil.h"
+#include "kvc/executor.h"
+#include "kvc/store.h"
+#include "store/memory/memory_store.h"
+#include "store/wrap/store_call_counters.h"
+
+namespace kvc::bindings {
+
+/// Any store.
+using StoreObject = Owned<Store>;
+
+/// A memory store, which can also be looked into.
+struct MemoryStoreObject : StoreObject {
+  explicit MemoryStoreObject(std::shared_ptr<MemoryStore> store)
+      : StoreObject(store), memory(std::move(store)) {}
+
+  std::shared_ptr<MemoryStore> memory;
+};
+
+/// A store whose calls end by their deadline and which is left alone while it is down.
+struct GuardedStoreObject : StoreObject {
+  GuardedStoreObject(std::shared_ptr<Store> store, std::shared_ptr<StoreCallCounters> call_counters,
+                     std::shared_ptr<Executor> call_threads)
+      : StoreObject(std::move(store)),
+        counters(std::move(call_counters)),
+        executor(std::move(call_threads)) {}
+  GuardedStoreObject(GuardedStoreObject&&) noexcept = default;
+  GuardedStoreObject& operator=(GuardedStoreObject&&) = delete;
+  ~GuardedStoreObject() {
+    if (counters == nullptr) return;
+    // Threads inside of abandoned calls may never come back: nobody waits for them.
+    if (counters->abandoned_now.load() > 0) disown();
+    const GilRelease release;
+    executor.reset();
+  }
+
+  void disown() {
+    new std::shared_ptr<Executor>(executor);
+    StoreObject::disown();
+  }
+
+  std::shared_ptr<StoreCallCounters> counters;
+  std::shared_ptr<Executor> executor;
+};
+
+}  // namespace kvc::bindings

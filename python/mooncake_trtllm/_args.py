@@ -1,0 +1,191 @@
+"""What the connector reads of the runtime's arguments (contract section 2), and nothing more."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mooncake_trtllm._dtypes import stated_dtype
+from mooncake_trtllm.errors import KvConnectorConfigError
+
+__all__ = ["EngineArgs", "attribute", "model_folder", "read_engine_args"]
+
+_log = logging.getLogger("mooncake_trtllm")
+
+_DEFAULT_TOKENS_PER_BLOCK = 32
+_DEFAULT_ATTENTION_BACKEND = "TRTLLM"
+_NESTED_CONFIGS = ("text_config", "llm_config", "language_config")
+
+
+def attribute(source: Any, name: str, default: Any = None) -> Any:
+    """Return an attribute, or an item of a mapping; `default` where it is missing or None."""
+    if isinstance(source, Mapping):
+        value = source.get(name)
+    else:
+        value = getattr(source, name, None)
+    return default if value is None else value
+
+
+@dataclass(frozen=True)
+class EngineArgs:
+    """The part of the runtime's arguments that decides the KV cache, with defaults filled in."""
+
+    model: str
+    folder: Path | None
+    compute_dtype: str | None
+    kv_dtype: str | None  # None: only the pool tells
+    kv_dtype_source: str
+    weight_quantization: str
+    kv_quantization: str
+    attention_backend: str
+    tokens_per_block: int
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    context_parallel_size: int
+    expert_parallel_size: int
+    max_seq_len: int | None
+    model_config: Mapping[str, Any] = field(default_factory=dict)
+
+    def config_value(self, name: str) -> Any:
+        """Return a value of the model's config.json, also from the text part of a larger model."""
+        value = self.model_config.get(name)
+        for nested in _NESTED_CONFIGS:
+            part = self.model_config.get(nested)
+            if value is None and isinstance(part, Mapping):
+                value = part.get(name)
+        return value
+
+    def config_integer(self, name: str) -> int | None:
+        """Return a positive integer of config.json, None where it states none."""
+        value = self.config_value(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+        return None
+
+
+def read_engine_args(llm_args: Any) -> EngineArgs:
+    """Read the arguments. Raises KvConnectorConfigError for values that make no sense."""
+    cache = attribute(llm_args, "kv_cache_config")
+    quant = attribute(llm_args, "quant_config")
+    model = attribute(llm_args, "model", "")
+    folder = model_folder(model)
+    model_config = _json_file(folder, "config.json")
+    args = EngineArgs(
+        model=str(model),
+        folder=folder,
+        compute_dtype=stated_dtype(attribute(llm_args, "dtype")),
+        kv_dtype=None,
+        kv_dtype_source="",
+        weight_quantization=_algorithm(attribute(quant, "quant_algo")),
+        kv_quantization=_algorithm(attribute(quant, "kv_cache_quant_algo"))
+        or _checkpoint_kv_algorithm(folder),
+        attention_backend=str(
+            attribute(llm_args, "attn_backend", _DEFAULT_ATTENTION_BACKEND)
+        ).upper(),
+        tokens_per_block=_size(
+            cache, "tokens_per_block", _DEFAULT_TOKENS_PER_BLOCK, "kv_cache_config."
+        ),
+        tensor_parallel_size=_size(llm_args, "tensor_parallel_size", 1),
+        pipeline_parallel_size=_size(llm_args, "pipeline_parallel_size", 1),
+        context_parallel_size=_size(llm_args, "context_parallel_size", 1),
+        expert_parallel_size=_optional_size(llm_args, "moe_expert_parallel_size") or 1,
+        max_seq_len=_optional_size(llm_args, "max_seq_len"),
+        model_config=model_config,
+    )
+    return _with_kv_dtype(args, stated_dtype(attribute(cache, "dtype")))
+
+
+def _with_kv_dtype(args: EngineArgs, stated: str | None) -> EngineArgs:
+    """Resolve the type of KV as the runtime does: stated, else quantised, else the model's."""
+    in_config = stated_dtype(args.config_value("torch_dtype")) or stated_dtype(
+        args.config_value("dtype")
+    )
+    compute = args.compute_dtype or in_config
+    candidates = (
+        (stated, "kv_cache_config.dtype"),
+        (stated_dtype(args.kv_quantization or None), "kv_cache_quant_algo"),
+        (args.compute_dtype, "dtype"),
+        (in_config, "the model's config.json"),
+    )
+    for name, source in candidates:
+        if name is not None:
+            return replace(args, kv_dtype=name, kv_dtype_source=source, compute_dtype=compute)
+    return replace(args, compute_dtype=compute)
+
+
+def model_folder(model: Any) -> Path | None:
+    """Return a model's folder: a local one, or the snapshot of a hub name in the hub's cache."""
+    text = os.fspath(model) if isinstance(model, os.PathLike) else str(model)
+    if not text:
+        return None
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return path
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", text):
+        return None
+    cached = _hub_cache() / ("models--" + text.replace("/", "--"))
+    try:
+        revision = (cached / "refs" / "main").read_text().strip()
+    except (OSError, ValueError):
+        return None
+    snapshot = cached / "snapshots" / revision
+    return snapshot if revision and snapshot.is_dir() else None
+
+
+def _hub_cache() -> Path:
+    for name, part in (("HF_HUB_CACHE", "."), ("HUGGINGFACE_HUB_CACHE", "."), ("HF_HOME", "hub")):
+        if os.environ.get(name):
+            return Path(os.environ[name]).expanduser() / part
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface" / "hub"
+
+
+def _json_file(folder: Path | None, name: str) -> Mapping[str, Any]:
+    if folder is None:
+        return {}
+    try:
+        content = json.loads((folder / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise KvConnectorConfigError(
+            f"{folder / name} cannot be read: {error}. Remedy: repair the model's folder"
+        ) from error
+    return content if isinstance(content, dict) else {}
+
+
+def _checkpoint_kv_algorithm(folder: Path | None) -> str:
+    """Return what a quantised checkpoint says of its KV; a runtime may read it later than us."""
+    quantization = _json_file(folder, "hf_quant_config.json").get("quantization")
+    if not isinstance(quantization, Mapping):
+        return ""
+    return _algorithm(quantization.get("kv_cache_quant_algo"))
+
+
+def _algorithm(value: Any) -> str:
+    text = str(getattr(value, "value", value) or "").upper()
+    return "" if text in ("NONE", "NO_QUANT") else text
+
+
+def _size(source: Any, name: str, default: int, prefix: str = "") -> int:
+    value = attribute(source, name, default)
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = 0
+    if number < 1:
+        raise KvConnectorConfigError(
+            f"{prefix}{name}={value!r}: must be a positive integer. Remedy: correct it in the "
+            "runtime's arguments"
+        )
+    return number
+
+
+def _optional_size(source: Any, name: str) -> int | None:
+    value = attribute(source, name)
+    return value if isinstance(value, int) and value > 0 else None

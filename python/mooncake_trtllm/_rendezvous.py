@@ -1,0 +1,118 @@
+"""How a scheduler learns its keyspace from the worker of rank 0 in the same process.
+
+The pool that completes a keyspace is known to workers only. Rank 0's worker announces itself when
+it is made, and its keyspace once a pool is registered; the scheduler of the same instance finds it
+here. An instance is known by the object that the runtime passed to both constructors, or, where
+each got a copy, by equal identity. Several instances may live in one process; while it is open
+which worker a scheduler belongs to, it finds nothing.
+
+Entries live as long as their worker. The table is bounded, since a process has few instances.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from mooncake_trtllm._lifecycle import track
+
+__all__ = ["Rendezvous", "SchedulerEntry", "WorkerEntry", "rendezvous"]
+
+_MAX_ENTRIES = 1024
+
+
+@dataclass(eq=False)
+class WorkerEntry:
+    """Rank 0's worker of one instance."""
+
+    llm_args: Any
+    identity: Any
+    keyspace: bytes | None = None
+
+
+@dataclass(eq=False)
+class SchedulerEntry:
+    """The scheduler of one instance."""
+
+    llm_args: Any
+    identity: Any
+
+
+@dataclass(eq=False)
+class Rendezvous:
+    """Workers and schedulers of one process, each in the order in which they were made.
+
+    The lock is reentrant and the lists are copied to walk them, since remove() may be called by the
+    garbage collector at any time.
+    """
+
+    _workers: list[WorkerEntry] = field(default_factory=list)
+    _schedulers: list[SchedulerEntry] = field(default_factory=list)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def add_worker(self, llm_args: Any, identity: Any) -> WorkerEntry:
+        """Announce rank 0's worker. `identity` is what a keyspace has besides the pool."""
+        entry = WorkerEntry(llm_args, identity)
+        with self._lock:
+            del self._workers[: max(0, len(self._workers) - _MAX_ENTRIES + 1)]
+            self._workers.append(entry)
+        return entry
+
+    def add_scheduler(self, llm_args: Any, identity: Any) -> SchedulerEntry:
+        """Announce a scheduler."""
+        entry = SchedulerEntry(llm_args, identity)
+        with self._lock:
+            del self._schedulers[: max(0, len(self._schedulers) - _MAX_ENTRIES + 1)]
+            self._schedulers.append(entry)
+        return entry
+
+    def publish(self, entry: WorkerEntry, keyspace: bytes) -> None:
+        """Tell the keyspace of a worker, whose pool is registered now."""
+        with self._lock:
+            entry.keyspace = keyspace
+
+    def remove(self, entry: WorkerEntry | SchedulerEntry) -> None:
+        """Forget a worker or scheduler. Idempotent."""
+        with self._lock:
+            entries: list[Any] = (
+                self._workers if isinstance(entry, WorkerEntry) else self._schedulers
+            )
+            if entry in entries:
+                entries.remove(entry)
+
+    def give_up(self) -> None:
+        """Start anew in a forked child, whose parent may have held the lock."""
+        self._workers, self._schedulers = [], []
+        self._lock = threading.RLock()
+
+    def keyspace_for(self, scheduler: SchedulerEntry) -> bytes | None:
+        """Return the keyspace of the scheduler's own workers, None while that is not known."""
+        with self._lock:
+            twins = [w for w in tuple(self._workers) if w.identity == scheduler.identity]
+            own = [w for w in twins if w.llm_args is scheduler.llm_args]
+            if not own:
+                return _agreed(twins)
+            agreed = _agreed(own)
+            if agreed is not None or len(own) == 1:
+                return agreed
+            # Several instances were made from one object and have different pools: the n-th
+            # scheduler belongs to the n-th worker, if there are as many of one as of the other.
+            peers = [
+                s
+                for s in tuple(self._schedulers)
+                if s.llm_args is scheduler.llm_args and s.identity == scheduler.identity
+            ]
+            if len(peers) == len(own) and scheduler in peers:
+                return own[peers.index(scheduler)].keyspace
+            return None
+
+
+def _agreed(workers: list[WorkerEntry]) -> bytes | None:
+    """The keyspace that all of them have, if they have the same."""
+    keyspaces = {worker.keyspace for worker in workers}
+    return keyspaces.pop() if len(keyspaces) == 1 else None
+
+
+rendezvous = Rendezvous()
+track(rendezvous)

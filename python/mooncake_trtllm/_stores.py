@@ -1,0 +1,176 @@
+"""Stores of this process: one per configuration, shared by all connectors that use it.
+
+A memory store outlives its connectors, so that blocks of one instance are there for the next one. A
+client of Mooncake lives while a connector refers to it. Around each stands a guard that ends calls
+by their deadline; its threads end with the last connector.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from mooncake_trtllm import _native
+from mooncake_trtllm._lifecycle import track
+from mooncake_trtllm.errors import KvConnectorConfigError
+from mooncake_trtllm.settings import ConnectorSettings
+
+__all__ = ["StoreLease", "StoreRegistry", "stores"]
+
+_log = logging.getLogger("mooncake_trtllm")
+
+# A call that is given up occupies one of the threads until it returns.
+_GUARD_THREADS = 8
+_MAX_ABANDONED = 4
+_CLOSE_TIMEOUT_S = 2.0
+
+
+@dataclass(eq=False)
+class _Shared:
+    """A guarded store and how many connectors use it."""
+
+    key: Hashable
+    guarded: _native.GuardedStore | None
+    users: int = 0
+    last_counters: dict[str, int] = field(default_factory=dict)
+
+    def counters(self) -> dict[str, int]:
+        guarded = self.guarded
+        if guarded is not None:
+            self.last_counters = guarded.counters()
+        return self.last_counters
+
+    def end(self) -> None:
+        """Close the guard and let its threads go."""
+        if self.guarded is not None:
+            self.guarded.close(_CLOSE_TIMEOUT_S)
+            self.counters()
+            self.guarded = None
+
+    def give_up(self) -> None:
+        if self.guarded is not None:
+            self.guarded.disown()
+            self.guarded = None
+
+
+@dataclass(eq=False)
+class StoreLease:
+    """One connector's use of a store. Release it when the connector has no call in flight."""
+
+    _store: _native.Store | None
+    _shared: _Shared
+    _registry: StoreRegistry
+
+    @property
+    def store(self) -> _native.Store:
+        """The store. Not after release()."""
+        assert self._store is not None, "the lease was released"
+        return self._store
+
+    def counters(self) -> dict[str, int]:
+        """What the guard counted, for all connectors that share the store."""
+        return self._shared.counters()
+
+    def release(self) -> None:
+        """End the use; the last user ends the guard and a client of Mooncake. Idempotent."""
+        self._registry.release(self)
+
+    def give_up(self) -> None:
+        """Forget the store in a forked child."""
+        if self._store is not None:
+            self._store.disown()
+            self._store = None
+
+
+class StoreRegistry:
+    """The stores of a process.
+
+    release() may be called by the garbage collector at any time, also while this thread holds the
+    lock: it is then put off until the lock is free.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+        self._put_off: list[StoreLease] = []
+        self._shared: dict[Hashable, _Shared] = {}
+        self._memory: dict[Hashable, _native.MemoryStore] = {}
+
+    def acquire(self, settings: ConnectorSettings) -> StoreLease:
+        """Return a lease on the store that the settings name.
+
+        Raises KvConnectorConfigError or KvConnectorStoreError if it cannot be opened.
+        """
+        key, open_inner = self._opener(settings)
+        with self._locked():
+            shared = self._shared.get(key)
+            if shared is None:
+                guarded = _native.GuardedStore(
+                    open_inner(), threads=_GUARD_THREADS, max_abandoned=_MAX_ABANDONED
+                )
+                shared = self._shared[key] = _Shared(key, guarded)
+            assert shared.guarded is not None
+            lease = StoreLease(shared.guarded.handle(), shared, self)
+            shared.users += 1
+        return lease
+
+    def release(self, lease: StoreLease) -> None:
+        """See StoreLease.release()."""
+        if self._owner == threading.get_ident():
+            self._put_off.append(lease)
+            return
+        with self._locked():
+            self._release(lease)
+
+    def give_up(self) -> None:
+        """Start anew in a forked child: what the parent opened stays the parent's."""
+        for shared in self._shared.values():
+            shared.give_up()
+        for memory in self._memory.values():
+            memory.disown()
+        self._lock = threading.Lock()
+        self._owner = None
+        self._put_off, self._shared, self._memory = [], {}, {}
+
+    def _opener(self, settings: ConnectorSettings) -> tuple[Hashable, Callable[[], _native.Store]]:
+        if settings.backend == "memory":
+            key: Hashable = ("memory", settings.memory_bytes)
+            return key, lambda: self._memory_store(key, settings.memory_bytes)
+        raise KvConnectorConfigError(
+            f"MC_BACKEND={settings.backend} is not known. Remedy: use memory or mooncake"
+        )
+
+    def _memory_store(self, key: Hashable, capacity_bytes: int) -> _native.Store:
+        memory = self._memory.get(key)
+        if memory is None:
+            memory = self._memory[key] = _native.MemoryStore(capacity_bytes)
+        return memory.handle()  # closing the guard must not close the store
+
+    def _release(self, lease: StoreLease) -> None:
+        store, lease._store = lease._store, None
+        if store is None:
+            return
+        store.close(_CLOSE_TIMEOUT_S)
+        shared = lease._shared
+        shared.users -= 1
+        if shared.users == 0:
+            self._shared.pop(shared.key, None)
+            shared.end()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self._lock:
+            self._owner = threading.get_ident()
+            try:
+                yield
+            finally:
+                while self._put_off:
+                    self._release(self._put_off.pop())
+                self._owner = None
+
+
+stores = StoreRegistry()
+track(stores)

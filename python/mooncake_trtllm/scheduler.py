@@ -1,0 +1,296 @@
+"""The scheduler's half of the connector: it translates the runtime's calls; the core decides."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from typing import Any
+
+from mooncake_trtllm import _native
+from mooncake_trtllm._instance import Instance, start_base, start_instance, total
+from mooncake_trtllm._lifecycle import release_with
+from mooncake_trtllm._rendezvous import SchedulerEntry, rendezvous
+from mooncake_trtllm.errors import KvConnectorConfigError
+from mooncake_trtllm.request import (
+    Bypass,
+    RequestContent,
+    StepReport,
+    read_request,
+    read_request_id,
+    read_slots,
+    read_slots_by_group,
+    read_step,
+)
+from mooncake_trtllm.shim import SchedulerBase
+
+__all__ = ["MooncakeKvCacheConnectorScheduler"]
+
+_log = logging.getLogger("mooncake_trtllm")
+
+_NO_PROMISE = (0, False)
+_LOGGED_BYPASSES = 20
+_COUNTERS = (
+    "queries",
+    "blocks_looked_up",
+    "blocks_offered",
+    "lookups_failed",
+    "lookups_no_manifest",
+    "lookups_shard_lost",
+    "lookups_unaligned",
+    "requests_tracked",
+    "requests_forgotten",
+    "pages_inconsistent",
+)
+
+
+class _Resources:
+    """What a scheduler must give back. Holds no reference to it."""
+
+    def __init__(self, instance: Instance, entry: SchedulerEntry) -> None:
+        self._instance = instance
+        self._entry = entry
+        self._core: _native.Scheduler | None = None
+        self._lock = threading.Lock()
+        self._ended = False
+        self._last_stats: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
+
+    def core(self) -> _native.Scheduler | None:
+        """Return the core's scheduler, None until rank 0's worker knows its pool."""
+        if self._core is not None or self._ended:
+            return self._core
+        keyspace = rendezvous.keyspace_for(self._entry)
+        if keyspace is None:
+            return None
+        with self._lock:
+            if self._core is None and not self._ended:
+                instance = self._instance
+                self._core = _native.Scheduler(
+                    instance.lease.store,
+                    keyspace,
+                    tokens_per_block=instance.args.tokens_per_block,
+                    world_size=instance.rank.world_size,
+                    deployment_secret=instance.settings.key_secret,
+                    lookup_deadline_s=instance.settings.lookup_deadline_s,
+                )
+            return self._core
+
+    def stats(self) -> dict[str, int]:
+        """Return the core's counters; after the end, what they were."""
+        core = self._core
+        if core is not None:
+            self._last_stats = core.stats()
+        return self._last_stats
+
+    def release(self) -> None:
+        """See Releasable."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            if self._core is not None:
+                self._last_stats = {**self._core.stats(), "requests_tracked": 0}
+            self._core = None
+        rendezvous.remove(self._entry)
+        self._instance.lease.release()
+
+    def give_up(self) -> None:
+        """See ForkAware."""
+        self._lock = threading.Lock()
+        self._ended = True
+        if self._core is not None:
+            self._core.disown()
+        self._core = None
+        self._instance.lease.give_up()
+
+
+class MooncakeKvCacheConnectorScheduler(SchedulerBase):
+    """Promises stored blocks to requests and plans loads and saves. Made on rank 0.
+
+    Every callback returns: whatever goes wrong is logged, counted and answered with "nothing".
+    """
+
+    def __init__(self, llm_args: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Start up. Raises KvConnectorConfigError or KvConnectorStoreError."""
+        start_base(self, SchedulerBase, llm_args)
+        self._instance = start_instance(llm_args)
+        self._resources = _Resources(
+            self._instance, rendezvous.add_scheduler(llm_args, self._instance.identity)
+        )
+        self._finalizer = release_with(self, self._resources)
+        self._queries = 0
+        self._bypassed = 0
+        self._broken: set[int] = set()
+
+    # The life of a request ---------------------------------------------------------------------
+
+    @total(lambda: _NO_PROMISE)
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int, bool]:
+        """Return how many tokens after the runtime's own match will be loaded."""
+        self._queries += 1
+        core = self._resources.core()
+        try:
+            if core is None:
+                raise Bypass("no worker of this instance has registered its KV pool yet")
+            if self._instance.settings.disabled():
+                raise Bypass(f"{self._instance.settings.disable_file} is there")
+            content = read_request(request, self._instance.settings.lora_ids)
+            return self._lookup(core, content, num_computed_tokens), False
+        except (Bypass, KvConnectorConfigError) as reason:
+            self._bypass(request, reason)
+            return _NO_PROMISE
+        except Exception:
+            self._bypass(request, None)
+            raise
+
+    def _bypass(self, request: Any, reason: Exception | None) -> None:
+        """The request is not cached; nothing that was known of its id holds any more."""
+        self._bypassed += 1
+        self._forget(request)
+        if reason is not None and self._bypassed <= _LOGGED_BYPASSES:
+            request_id = getattr(request, "request_id", "without id")
+            _log.info("request %s bypasses the store: %s", request_id, reason)
+
+    @staticmethod
+    def _lookup(core: _native.Scheduler, content: RequestContent, num_computed_tokens: int) -> int:
+        return core.query(
+            content.request_id,
+            content.tokens,
+            prompt_tokens=content.prompt_tokens,
+            cache_salt=content.salt,
+            lora=content.lora,
+            media=content.media,
+            computed_tokens=num_computed_tokens,
+        )
+
+    @total(lambda: None)
+    def update_state_after_alloc(self, request: Any, block_ids: Any, *_args: Any) -> None:
+        """Take the pages of the whole prompt."""
+        core = self._resources.core()
+        if core is None:
+            return
+        request_id = read_request_id(request)
+        try:
+            core.allocated(request_id, read_slots(block_ids))
+        except Exception:
+            self._broken.add(request_id)
+            raise
+
+    @total(lambda: None)
+    def update_state_after_alloc_by_layer_group(
+        self, request: Any, block_ids_by_layer_group: Any, *_args: Any
+    ) -> None:
+        """Take the pages of the only layer group."""
+        request_id = read_request_id(request)
+        try:
+            slots = read_slots_by_group(block_ids_by_layer_group)
+        except Exception:
+            self._broken.add(request_id)
+            raise
+        self.update_state_after_alloc(request, slots)
+
+    @total(lambda: False)
+    def request_finished(
+        self,
+        request: Any,
+        cache_block_ids: Any,  # noqa: ARG002
+        *_args: Any,
+    ) -> bool:
+        """Forget the request. Its pages are free: saves were taken as snapshots."""
+        self._forget(request)
+        return False
+
+    @total(lambda: False)
+    def request_finished_by_layer_group(
+        self,
+        request: Any,
+        block_ids_by_layer_group: Any,  # noqa: ARG002
+        *_args: Any,
+    ) -> bool:
+        """Same as request_finished()."""
+        return self.request_finished(request, [])
+
+    @total(lambda: None)
+    def request_reset(self, request: Any, *_args: Any) -> None:
+        """Forget the request's pages; it will be queried again."""
+        core = self._resources.core()
+        if core is not None:
+            core.reset(read_request_id(request))
+
+    @total(lambda: None)
+    def cancel_load(self, request: Any, start: int, *_args: Any) -> None:
+        """Give up the promise from the absolute prompt position `start` on."""
+        core = self._resources.core()
+        if core is not None:
+            core.cancel_load(read_request_id(request), max(0, int(start)))
+
+    def _forget(self, request: Any) -> None:
+        core = self._resources.core()
+        if core is None:
+            return
+        with contextlib.suppress(Bypass):  # without an id it was never known
+            core.finished(read_request_id(request))
+
+    # The life of a step ------------------------------------------------------------------------
+
+    @total(lambda: b"")
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        """Return the plan of the step, in bytes; with it the requests that cannot be loaded."""
+        core = self._resources.core()
+        if core is None or scheduler_output is None:
+            return b""
+        reports, unusable = read_step(scheduler_output)
+        plan = self._plan(core, reports, unusable)
+        for request_id in unusable:
+            core.finished(request_id)
+        if self._instance.settings.disabled():
+            plan = _native.without_saves(plan)
+        if self._broken:
+            broken, self._broken = sorted(self._broken), set()
+            return plan, tuple(broken)
+        return plan
+
+    @staticmethod
+    def _plan(core: _native.Scheduler, reports: list[StepReport], unusable: list[int]) -> bytes:
+        try:
+            return core.plan_step(
+                [
+                    (
+                        report.request_id,
+                        report.is_new,
+                        report.new_tokens,
+                        report.new_slots,
+                        report.computed_tokens,
+                        report.scheduled_tokens,
+                    )
+                    for report in reports
+                ]
+            )
+        except Exception:  # noqa: BLE001 - promised loads are planned in any case
+            _log.exception("the reports of a step cannot be read; its requests are not saved")
+            unusable.extend(report.request_id for report in reports)
+            return core.plan_step([])
+
+    # The life of the scheduler -----------------------------------------------------------------
+
+    @total(lambda: None)
+    def wait_for_initialization(self, *_args: Any) -> None:
+        """Tell whether the pool of rank 0 is known by now, as it should be."""
+        if self._resources.core() is None:
+            _log.warning(
+                "no worker of this instance has registered a KV pool in this process: nothing is "
+                "promised until one does"
+            )
+
+    def stats(self) -> dict[str, int | float]:
+        """Return counters since the start."""
+        counted: dict[str, int | float] = dict(self._resources.stats())
+        counted["queries"] = self._queries
+        counted["queries_bypassed"] = self._bypassed
+        return counted
+
+    def close(self) -> None:
+        """Give everything back now instead of when the last reference goes. Idempotent."""
+        self._finalizer()

@@ -1,0 +1,146 @@
+"""Settings of the connector: read from environment and files here, understood by the core."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mooncake_trtllm import _native
+from mooncake_trtllm.errors import KvConnectorConfigError
+from mooncake_trtllm.request import lora_ids_from
+
+__all__ = ["ConnectorSettings", "load_settings"]
+
+_log = logging.getLogger("mooncake_trtllm")
+
+_told: set[object] = set()
+_told_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class ConnectorSettings:
+    """The values in force, those that are files already read."""
+
+    core: _native.Settings
+    backend: str
+    model_revision: str | None
+    key_epoch: int
+    key_secret: bytes
+    lora_ids: Mapping[int, str]
+    staging_bytes: int
+    save_queue_bytes: int
+    lookup_deadline_s: float
+    load_deadline_s: float
+    memory_bytes: int
+    disable_file: str | None
+    rank: int | None
+    world_size: int | None
+
+    def disabled(self) -> bool:
+        """Whether the operator has switched the connector off for now."""
+        return self.disable_file is not None and os.path.exists(self.disable_file)
+
+
+def load_settings(environment: Mapping[str, str] | None = None) -> ConnectorSettings:
+    """Read all settings. Raises KvConnectorConfigError naming value, source and remedy.
+
+    Logs the effective configuration once per process (again only if it changed).
+    """
+    core = _parse(dict(os.environ if environment is None else environment))
+    _tell_once(core)
+    return ConnectorSettings(
+        core=core,
+        backend=core.text("MC_BACKEND"),
+        model_revision=core.text("MC_MODEL_REVISION") or None,
+        key_epoch=core.number("MC_KEY_EPOCH"),
+        key_secret=_secret(core.text("MC_KEY_SECRET_FILE")),
+        lora_ids=_lora_ids(core.text("MC_LORA_IDS")),
+        staging_bytes=core.number("MC_STAGING_BYTES"),
+        save_queue_bytes=core.number("MC_SAVE_QUEUE_BYTES"),
+        lookup_deadline_s=core.seconds("MC_STAGE_DEADLINE_MS"),
+        load_deadline_s=core.seconds("MC_LOAD_DEADLINE_MS"),
+        memory_bytes=core.number("MC_MEMORY_BYTES"),
+        disable_file=core.text("MC_DISABLE_FILE") or None,
+        rank=core.number("MC_RANK") if core.has_value("MC_RANK") else None,
+        world_size=core.number("MC_WORLD_SIZE") if core.has_value("MC_WORLD_SIZE") else None,
+    )
+
+
+def _parse(environment: dict[str, str]) -> _native.Settings:
+    file_name = environment.get("MC_KV_CONFIG", "")
+    file_text = _read("MC_KV_CONFIG", file_name) if file_name else None
+    # The store's own file may be named in ours, so its name is looked up before anything is
+    # concluded from the settings.
+    first = _native.Settings.parse(
+        environment,
+        overrides={"MC_BACKEND": "memory"},
+        file_text=file_text,
+        file_name=file_name,
+    )
+    store_file = first.text("MOONCAKE_CONFIG_PATH")
+    store_text = _read("MOONCAKE_CONFIG_PATH", store_file) if store_file else None
+    return _native.Settings.parse(
+        environment,
+        file_text=file_text,
+        file_name=file_name,
+        store_file_text=store_text,
+        store_file_name=store_file,
+    )
+
+
+def _tell_once(core: _native.Settings) -> None:
+    lines = core.describe()
+    with _told_lock:
+        is_new = tuple(lines) not in _told
+        _told.add(tuple(lines))
+        warnings = [text for text in core.warnings() if text not in _told]
+        _told.update(warnings)
+    for text in warnings:
+        _log.warning("%s", text)
+    if is_new:
+        _log.info(
+            "settings in force: %s",
+            ", ".join(f"{name}={value} ({source})" for name, value, source in lines),
+        )
+
+
+def _read(setting: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise _unreadable(setting, path, str(error)) from error
+
+
+def _secret(path: str) -> bytes:
+    if not path:
+        return b""
+    try:
+        secret = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise _unreadable("MC_KEY_SECRET_FILE", path, str(error)) from error
+    if not secret:
+        raise _unreadable("MC_KEY_SECRET_FILE", path, "it is empty")
+    return secret
+
+
+def _lora_ids(path: str) -> Mapping[int, str]:
+    if not path:
+        return {}
+    try:
+        entries = json.loads(_read("MC_LORA_IDS", path))
+        if not isinstance(entries, dict):
+            raise ValueError("it is no JSON object of adapter numbers and identities")
+        return lora_ids_from(entries.items())
+    except ValueError as error:
+        raise _unreadable("MC_LORA_IDS", path, str(error)) from error
+
+
+def _unreadable(setting: str, path: str, reason: str) -> KvConnectorConfigError:
+    return KvConnectorConfigError(
+        f"{setting}={path}: {reason}. Remedy: correct the file, or {setting}"
+    )

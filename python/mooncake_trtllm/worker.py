@@ -1,0 +1,296 @@
+"""The worker's half of the connector: it translates the runtime's calls; the core moves bytes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from mooncake_trtllm import _native
+from mooncake_trtllm._instance import Instance, start_base, start_instance, total
+from mooncake_trtllm._lifecycle import release_with
+from mooncake_trtllm._pool import HostPool, host_pool
+from mooncake_trtllm._rendezvous import WorkerEntry, rendezvous
+from mooncake_trtllm.errors import (
+    KvConnectorConfigError,
+    KvConnectorLoadError,
+)
+from mooncake_trtllm.identity import check_geometry, settle_kv_dtype
+from mooncake_trtllm.shim import WorkerBase
+
+__all__ = ["MooncakeKvCacheConnectorWorker"]
+
+_log = logging.getLogger("mooncake_trtllm")
+
+# Bounds of what ends with the connector; together below the bound of a callback.
+_DRAIN_AT_END_S = 2.0
+_CLOSE_S = 1.0
+_SAVE_DEADLINE_S = 10.0
+_THREADS = 4
+_NAMED_IN_MESSAGE = 4
+
+_COUNTERS = (
+    "blocks_loaded",
+    "bytes_loaded",
+    "blocks_saved",
+    "bytes_saved",
+    "blocks_already_stored",
+    "saves_dropped",
+    "saves_failed",
+    "blocks_committed",
+    "rejected_checksum",
+    "rejected_layout",
+    "rejected_header",
+    "rejected_size",
+    "loads_missing",
+    "loads_unavailable",
+    "save_queue_bytes",
+    "pages_out_of_range",
+    "load_nanoseconds",
+    "save_nanoseconds",
+)
+
+
+class _Resources:
+    """What a worker must give back. Holds no reference to it."""
+
+    def __init__(self, instance: Instance, entry: WorkerEntry | None) -> None:
+        self._instance = instance
+        self._entry = entry
+        self._pool: HostPool | None = None
+        self._lock = threading.Lock()
+        self._ended = False
+        self._last_stats: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
+        self.core: _native.Worker | None = None
+
+    def register(self, pool: HostPool) -> None:
+        """Make the core's worker for a pool, and tell the scheduler its keyspace."""
+        instance = self._instance
+        args = instance.args
+        kv_dtype = settle_kv_dtype(instance.identity, pool)
+        layout = _native.describe_dense_pool(
+            pool.address, list(pool.shape), pool.element_bytes, args.tokens_per_block
+        )
+        check_geometry(args, pool, kv_dtype)
+        keyspace = instance.identity.keyspace(layout.geometry, kv_dtype)
+        core = _native.Worker(
+            instance.lease.store,
+            rank=instance.rank.rank,
+            world_size=instance.rank.world_size,
+            tokens_per_block=args.tokens_per_block,
+            staging_bytes=instance.settings.staging_bytes,
+            save_queue_bytes=instance.settings.save_queue_bytes,
+            load_deadline_s=instance.settings.load_deadline_s,
+            save_deadline_s=_SAVE_DEADLINE_S,
+            threads=_THREADS,
+        )
+        core.register_layout(keyspace, layout)
+        with self._lock:
+            if self._ended:
+                core.close(_CLOSE_S)
+                raise KvConnectorConfigError(
+                    "a KV pool was registered after the worker was closed. Remedy: make a new one"
+                )
+            self.core, self._pool = core, pool
+        if self._entry is not None:
+            rendezvous.publish(self._entry, keyspace)
+        _log.info(
+            "rank %d of %d: KV pool %s of %s, %d bytes a page, keyspace %s",
+            instance.rank.rank,
+            instance.rank.world_size,
+            list(pool.shape),
+            kv_dtype,
+            layout.geometry.bytes_per_page,
+            keyspace.hex(),
+        )
+
+    def stats(self) -> dict[str, int]:
+        """Return the core's counters; after the end, what they were."""
+        core = self.core
+        if core is not None:
+            self._last_stats = core.stats()
+        return {**self._last_stats, **self._instance.lease.counters()}
+
+    def release(self) -> None:
+        """See Releasable."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+        core = self.core
+        if core is not None:
+            core.drain(_DRAIN_AT_END_S)
+            core.close(_CLOSE_S)
+            self._last_stats = core.stats()
+        self.core = self._pool = None
+        if self._entry is not None:
+            rendezvous.remove(self._entry)
+        self._instance.lease.release()
+
+    def give_up(self) -> None:
+        """See ForkAware."""
+        self._lock = threading.Lock()
+        self._ended = True
+        if self.core is not None:
+            self.core.disown()
+        self.core = None
+        self._instance.lease.give_up()
+
+
+class MooncakeKvCacheConnectorWorker(WorkerBase):
+    """Moves pages between the KV pool of one rank and the store. Made on every rank.
+
+    After start-up only start_load_kv() raises, and only when a promised block is not in place.
+    """
+
+    def __init__(self, llm_args: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Start up. Raises KvConnectorConfigError or KvConnectorStoreError."""
+        start_base(self, WorkerBase, llm_args)
+        self._instance = start_instance(llm_args)
+        entry = None
+        if self._instance.rank.rank == 0:
+            entry = rendezvous.add_worker(llm_args, self._instance.identity)
+        self._resources = _Resources(self._instance, entry)
+        self._finalizer = release_with(self, self._resources)
+        self._unusable: str | None = None
+        self._failed_requests: tuple[int, ...] = ()
+
+    # Start-up ----------------------------------------------------------------------------------
+
+    def register_forward_pass_callable(self) -> Callable[[], None] | None:
+        """Return None: nothing is to be done inside the forward pass."""
+        return None
+
+    def register_kv_caches(self, kv_cache_tensor: Any) -> None:
+        """Take the pool of the V1 manager. Raises KvConnectorConfigError if it does not fit."""
+        if self._resources.core is not None:
+            raise KvConnectorConfigError(
+                "a KV pool is registered already, and pages of it may be in use. Remedy: make a "
+                "new connector for a new pool"
+            )
+        self._resources.register(host_pool(kv_cache_tensor))
+
+    def register_kv_cache_layout(self, layout: Any, *_args: Any) -> None:
+        """Refuse the layout of the V2 manager."""
+        groups = getattr(layout, "groups", None)
+        count = len(groups) if groups is not None else "unknown"
+        raise KvConnectorConfigError(
+            f"a KV cache layout of the V2 manager ({count} layer groups) was registered: this "
+            "version supports the V1 manager. Remedy: set "
+            "kv_cache_config.use_kv_cache_manager_v2 to false"
+        )
+
+    # The life of a step ------------------------------------------------------------------------
+
+    def bind_connector_meta(self, metadata: Any) -> None:
+        """Take the plan of the step. What is wrong with it is told when its loads are due."""
+        self._metadata = metadata
+        self._unusable, self._failed_requests = None, ()
+        try:
+            self._bind(metadata)
+        except Exception as error:  # noqa: BLE001 - promised loads may be lost: never silently
+            self._unusable = f"the plan of the step cannot be used: {error}"
+            if self._resources.core is not None:
+                self._resources.core.bind(b"")
+
+    def _bind(self, metadata: Any) -> None:
+        plan = metadata
+        if isinstance(metadata, tuple):
+            plan, self._failed_requests = metadata
+        if plan is not None and not isinstance(plan, bytes):
+            raise TypeError(f"metadata of type {type(plan).__name__} is not this connector's")
+        core = self._resources.core
+        if core is not None:
+            core.bind(plan or b"")
+        elif plan and _native.decode_step_plan(plan).loads:
+            raise ValueError("it has loads, but no KV pool is registered")
+
+    def start_load_kv(self, stream: Any) -> None:
+        """Load the promised blocks. Raises KvConnectorLoadError if one is not in place."""
+        core = self._resources.core
+        unusable, self._unusable = self._unusable, None
+        failed, self._failed_requests = self._failed_requests, ()
+        failures: list[tuple[int, str, str, str]] = []
+        if core is not None:
+            try:
+                failures = core.load(_stream_handle(stream))
+            except Exception as error:
+                raise KvConnectorLoadError(
+                    f"the loads of this step failed: {error}. Remedy: retry the requests of this "
+                    "step; they are computed anew"
+                ) from error
+        if unusable is not None:
+            raise KvConnectorLoadError(
+                f"promised blocks may be missing: {unusable}. Remedy: run the same version of the "
+                "connector on every rank, and retry the requests of this step"
+            )
+        if failures or failed:
+            raise _load_error(failures, failed)
+
+    def wait_for_layer_load(self, layer_idx: int, stream: Any) -> None:
+        """Return at once: all layers are in place when start_load_kv() returns."""
+
+    def save_kv_layer(self, layer_idx: int, stream: Any) -> None:
+        """Return at once: blocks are saved whole, after the pass."""
+
+    @total(lambda: None)
+    def wait_for_save(self, stream: Any) -> None:
+        """Take snapshots of the pages to save; the rest happens in the background."""
+        core = self._resources.core
+        if core is not None:
+            core.save(_stream_handle(stream))
+
+    @total(lambda: ([], []))
+    def get_finished(
+        self, finished_gen_req_ids: Iterable[int], started_loading_req_ids: Iterable[int]
+    ) -> tuple[list[int], list[int]]:
+        """Return what was asked about: no read of pages and no load is ever outstanding here."""
+        return _distinct(finished_gen_req_ids), _distinct(started_loading_req_ids)
+
+    # The life of the worker --------------------------------------------------------------------
+
+    def stats(self) -> dict[str, int | float]:
+        """Return counters since the start."""
+        counted: dict[str, int | float] = dict(self._resources.stats())
+        for name in ("load", "save"):
+            counted[f"{name}_seconds"] = counted.pop(f"{name}_nanoseconds") / 1e9
+        return counted
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until every save so far has ended, at most `timeout_s`. True if all did."""
+        core = self._resources.core
+        return core is None or core.drain(max(0.0, float(timeout_s)))
+
+    def close(self) -> None:
+        """Give everything back now instead of when the last reference goes. Idempotent."""
+        self._finalizer()
+
+
+def _stream_handle(stream: Any) -> int:
+    """Return the number of a stream; 0 for none, and for host memory."""
+    handle = getattr(stream, "cuda_stream", None)
+    return handle if isinstance(handle, int) and handle > 0 else 0
+
+
+def _distinct(ids: Iterable[int] | None) -> list[int]:
+    return list(dict.fromkeys(ids or ()))
+
+
+def _load_error(
+    failures: list[tuple[int, str, str, str]], failed: tuple[int, ...]
+) -> KvConnectorLoadError:
+    requests = list(dict.fromkeys([*(failure[0] for failure in failures), *failed]))
+    keys = [failure[1] for failure in failures]
+    causes = [f"{key}: {message or code}" for _, key, code, message in failures]
+    if failed:
+        causes.append(f"pages of request(s) {list(failed)} were not understood")
+    shown = "; ".join(causes[:_NAMED_IN_MESSAGE])
+    if len(causes) > _NAMED_IN_MESSAGE:
+        shown += f"; and {len(causes) - _NAMED_IN_MESSAGE} more"
+    return KvConnectorLoadError(
+        f"{len(causes)} promised block(s) of request(s) {requests} are not in place: {shown}. "
+        "Remedy: retry these requests; their blocks are then computed and stored anew",
+        request_ids=requests,
+        keys=keys,
+    )
