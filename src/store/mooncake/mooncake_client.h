@@ -1,0 +1,57 @@
+// What the mooncake back end needs of a Mooncake Store client: six calls, with Mooncake's own
+// codes.
+//
+// The real implementation calls Mooncake's Python binding and lives with the bindings, so that the
+// core knows no interpreter; another one may load a C library. The fake of the tests reproduces the
+// client's traps. An implementation converts and forwards; every rule about what may be called
+// when, and what a code means, is in mooncake_store.cc and mooncake_codes.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvc {
+
+/// Answer of a batched call.
+struct MooncakeReply {
+  /// One code per key. Of any other length: the call failed as a whole.
+  std::vector<std::int64_t> codes;
+  /// Not empty: the call failed as a whole, and why.
+  std::string error;
+};
+
+/// Safe to call from several threads at once, but close() and destruction must have no call beside
+/// them, and nothing may be called after close(): a real client crashes the process then. Calls
+/// block as long as the store pleases and must not throw. The lists of a call have equal length;
+/// keys are not empty and, in one put or get, distinct; sizes are not zero.
+class MooncakeClient {
+ public:
+  virtual ~MooncakeClient() = default;
+
+  /// 1 present, 0 absent, negative: error. Grants leases.
+  virtual MooncakeReply batch_is_exist(const std::vector<std::string>& keys) = 0;
+  /// 0 or an error. 0 also if the key was taken, even if only by an unfinished put.
+  virtual MooncakeReply batch_put_from(const std::vector<std::string>& keys,
+                                       const std::vector<const std::byte*>& data,
+                                       const std::vector<std::size_t>& sizes) = 0;
+  /// Bytes read (the size of the object, which may be smaller than the buffer) or an error.
+  virtual MooncakeReply batch_get_into(const std::vector<std::string>& keys,
+                                       const std::vector<std::byte*>& data,
+                                       const std::vector<std::size_t>& sizes) = 0;
+  /// 0 or an error. Removes leased objects too.
+  virtual MooncakeReply batch_remove(const std::vector<std::string>& keys) = 0;
+
+  /// One code each.
+  virtual MooncakeReply register_buffer(std::byte* data, std::size_t bytes) = 0;
+  virtual MooncakeReply unregister_buffer(std::byte* data) = 0;
+
+  /// Called once.
+  virtual void close() = 0;
+
+  /// Which store this is, for messages: for example "master 10.0.0.1:50051".
+  virtual std::string description() const = 0;
+};
+
+}  // namespace kvc
