@@ -21,6 +21,8 @@ class FieldWriter {
     bytes_.reserve(1024);
     writer_.raw(as_bytes(kTag));
   }
+  FieldWriter(const FieldWriter&) = delete;
+  FieldWriter& operator=(const FieldWriter&) = delete;
 
   void integer(std::string_view name, std::uint64_t value) {
     begin(name, FieldType::kInteger);

@@ -63,6 +63,13 @@ bool is_folder(const std::filesystem::path& path) {
   return std::filesystem::is_directory(path, error) && !error;
 }
 
+Result<std::filesystem::path> canonical_path(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::path resolved = std::filesystem::canonical(path, error);
+  if (error) return cannot("resolve", path.string(), error.message());
+  return resolved;
+}
+
 Result<std::vector<FolderEntry>> list_folder(const std::filesystem::path& path,
                                              std::size_t max_entries) {
   std::error_code error;

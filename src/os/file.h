@@ -24,6 +24,9 @@ bool path_exists(const std::filesystem::path& path);
 /// Whether `path` is a folder, links followed.
 bool is_folder(const std::filesystem::path& path);
 
+/// `path` with every link resolved. kInvalid, naming the path, if it does not exist.
+Result<std::filesystem::path> canonical_path(const std::filesystem::path& path);
+
 struct FolderEntry {
   std::string name;
   bool is_file = false;                              ///< A regular file, links followed.

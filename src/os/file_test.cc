@@ -95,6 +95,15 @@ TEST_F(FileTest, ListsAFolderByNameWithSizesAndLinks) {
   EXPECT_EQ(list_folder(folder_ / "absent", 3).status().code(), Code::kInvalid);
 }
 
+TEST_F(FileTest, ResolvesLinksOfAPath) {
+  const auto path = write("file", "");
+  std::filesystem::create_directory_symlink(".", folder_ / "here");
+  const auto resolved = canonical_path(folder_ / "here" / "here" / "file");
+  ASSERT_TRUE(resolved.ok());
+  EXPECT_EQ(*resolved, *canonical_path(path));
+  EXPECT_EQ(canonical_path(folder_ / "absent").status().code(), Code::kInvalid);
+}
+
 TEST_F(FileTest, TellsFilesFromFoldersFromNothing) {
   const auto path = write("file", "");
   EXPECT_TRUE(path_exists(path));

@@ -1,9 +1,9 @@
 """Keys of stored blocks, computed a second time: the worked example of docs/format/key.md.
 
 This file shares no code with the library. It is written to be read next to the page, byte by byte,
-and the vectors beside it (keyspace.json, block_hash.json, object_key.json) come from it. The C++
-and the Python tests compare the library with those files; another test compares the files with
-this program, so that neither can change alone.
+and the vectors beside it (*.json) come from it. The C++ and the Python tests compare the library
+with those files; another test compares the files with this program, so that neither can change
+alone.
 
     python reference.py          compare the files with this program
     python reference.py --write  write them anew (only with a new key format version)
@@ -130,6 +130,83 @@ def ready_key(keyspace: bytes, block: bytes, rank: int) -> str:
 
 def manifest_key(keyspace: bytes, block: bytes) -> str:
     return f"kvc1/{keyspace.hex()}/{block.hex()}/manifest"
+
+
+# --- what a model is ----------------------------------------------------------------------------
+
+CONFIGURATION_NAMES = ("config.json", "hf_quant_config.json", "params.json")  # those used below
+TOKENIZER_NAMES = ("tokenizer.json", "tokenizer_config.json")  # those used below
+WEIGHT_ENDINGS = (".safetensors", ".bin")  # those used below
+Files = dict[str, bytes]
+
+
+def file_list(files: Files, digests: dict[str, bytes]) -> bytes:
+    """The files that `digests` names, in the order of names: name, size, digest."""
+    return b"".join(
+        blob(name.encode()) + u64(len(files[name])) + blob(digests[name])
+        for name in sorted(digests)
+    )
+
+
+def full_digests(files: Files, names: list[str]) -> dict[str, bytes]:
+    return {name: hashlib.sha256(files[name]).digest() for name in names}
+
+
+def safetensors_samples(data: bytes) -> bytes:
+    header_bytes = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + header_bytes])
+    samples = data[: 8 + header_bytes]
+    body = data[8 + header_bytes :]
+    ranges = [tensor["data_offsets"] for name, tensor in header.items() if name != "__metadata__"]
+    for first, end in sorted(ranges):
+        tensor = body[first:end]
+        if len(tensor) <= 4096:
+            samples += tensor
+            continue
+        last = len(tensor) - 1024
+        for place in (0, last // 3, last // 3 * 2, last):
+            samples += tensor[place : place + 1024]
+    return samples
+
+
+def other_samples(data: bytes) -> bytes:
+    mib = 1 << 20
+    if len(data) <= 2 * mib:
+        return data
+    samples = data[:mib]
+    for place in range(4 * mib, len(data) - mib, 4 * mib):
+        samples += data[place : place + 4096]
+    return samples + data[-mib:]
+
+
+def sampled_digests(files: Files, names: list[str]) -> dict[str, bytes]:
+    digests = {}
+    for name in names:
+        data = files[name]
+        sample = safetensors_samples if name.endswith(".safetensors") else other_samples
+        digests[name] = hashlib.sha256(u64(len(data)) + sample(data)).digest()
+    return digests
+
+
+def model_identity(files: Files, kind: str, revision: str = "") -> tuple[str, str]:
+    """(content, tokenizer). `kind`: revision (stated), files (all bytes) or sampled."""
+    weights = [name for name in files if name.endswith(WEIGHT_ENDINGS)]
+    configuration = [name for name in files if name in CONFIGURATION_NAMES]
+    tokenizer = [name for name in files if name in TOKENIZER_NAMES]
+    message = b"kvc1modl" + blob(kind.encode())
+    if kind == "revision":
+        message += blob(revision.encode())
+    else:
+        digests = full_digests if kind == "files" else sampled_digests
+        message += blob(b"weights") + file_list(files, digests(files, weights))
+    message += blob(b"configuration")
+    message += file_list(files, full_digests(files, configuration))
+    content = f"{kind}:{hashlib.sha256(message).hexdigest()}"
+    if not tokenizer:
+        return content, ""
+    message = b"kvc1modl" + blob(b"tokenizer")
+    message += file_list(files, full_digests(files, tokenizer))
+    return content, f"sha256:{hashlib.sha256(message).hexdigest()}"
 
 
 # --- the vectors ------------------------------------------------------------------------------
@@ -274,8 +351,63 @@ def object_key_vectors() -> list[dict[str, Any]]:
     ]
 
 
+def pattern(count: int, seed: int) -> bytes:
+    """Bytes without a short period."""
+    return bytes((i * i * 31 + i * 7 + seed) % 251 for i in range(count))
+
+
+def safetensors(tensors: dict[str, tuple[int, int]]) -> bytes:
+    """A file with `tensors`: name -> (bytes, seed)."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    body = b""
+    for name, (count, seed) in tensors.items():
+        offsets = [len(body), len(body) + count]
+        header[name] = {"dtype": "U8", "shape": [count], "data_offsets": offsets}
+        body += pattern(count, seed)
+    text = json.dumps(header).encode()
+    return u64(len(text)) + text + body
+
+
+def example_models() -> dict[str, Files]:
+    shard = safetensors({"a": (100, 1), "b": (4096, 2), "c": (4097, 3), "d": (6000, 4)})
+    return {
+        "one shard": {"model.safetensors": shard, "config.json": b'{"hidden_size": 8}'},
+        "with tokenizer": {
+            "model-2.safetensors": safetensors({"y": (10, 8)}),
+            "model-1.safetensors": safetensors({"x": (5000, 9)}),
+            "config.json": b"{}",
+            "tokenizer.json": b'{"version": 1}',
+            "tokenizer_config.json": b"{}",
+            "README.md": b"not part of it",
+        },
+        "another format": {"pytorch_model.bin": pattern(3000, 5), "params.json": b"{}"},
+    }
+
+
+def model_vectors() -> list[dict[str, Any]]:
+    revisions = {"revision": "r 1", "files": "", "sampled": ""}
+    return [
+        {
+            "name": name,
+            "files": {file: data.hex() for file, data in files.items()},
+            "identities": [
+                dict(
+                    zip(
+                        ("kind", "stated_revision", "content", "tokenizer"),
+                        (kind, revision, *model_identity(files, kind, revision)),
+                        strict=True,
+                    )
+                )
+                for kind, revision in revisions.items()
+            ],
+        }
+        for name, files in example_models().items()
+    ]
+
+
 def golden_files() -> dict[str, str]:
     vectors = {
+        "model.json": model_vectors(),
         "keyspace.json": keyspace_vectors(),
         "block_hash.json": block_hash_vectors(),
         "object_key.json": object_key_vectors(),
