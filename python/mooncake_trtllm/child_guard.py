@@ -19,11 +19,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-__all__ = ["die_with_parent", "spawn", "stop"]
+__all__ = ["said", "spawn", "stop"]
 
-_PR_SET_PDEATHSIG = 1
-_SIGKILL = 9
-
+# prctl(PR_SET_PDEATHSIG, SIGKILL); a parent that is gone by now will send no signal.
 _LAUNCHER = """
 import ctypes, os, sys
 parent = int(sys.argv[1])
@@ -32,16 +30,6 @@ if libc.prctl(1, 9, 0, 0, 0) != 0 or os.getppid() != parent:
     sys.exit(120)
 os.execv(sys.argv[2], sys.argv[2:])
 """
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Asks the kernel to kill the calling process when its parent dies; exits if it already has."""
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
-    if os.getppid() != parent_pid:
-        os._exit(120)
 
 
 def spawn(
@@ -65,6 +53,14 @@ def spawn(
         pass_fds=tuple(pass_fds),
         start_new_session=True,
     )
+
+
+def said(output: IO[bytes], limit: int = 2000) -> str:
+    """The end of what a child wrote to `output`, a file that it may still be writing to."""
+    size = os.fstat(output.fileno()).st_size
+    # At an offset of its own: the child shares the file's position with us.
+    text = os.pread(output.fileno(), limit, max(0, size - limit))
+    return text.decode(errors="replace").strip()
 
 
 def stop(process: subprocess.Popen[bytes], *, grace_s: float = 5.0) -> int:

@@ -17,7 +17,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import socket
 import stat
@@ -29,6 +28,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from mooncake_trtllm import child_guard
 
@@ -37,7 +37,6 @@ __all__ = ["LocalStore", "LocalStoreError", "WheelMissingError", "wheel_version"
 _HOST = "127.0.0.1"
 _START_ATTEMPTS = 5
 _POLL_S = 0.02
-_LOG_TAIL_BYTES = 2000
 _WHEEL_NAMES = (
     "mooncake-transfer-engine-non-cuda",
     "mooncake-transfer-engine",
@@ -111,7 +110,7 @@ class LocalStore:
         self._master: subprocess.Popen[bytes] | None = None
         self._storage: subprocess.Popen[bytes] | None = None
         self._rpc_port = self._admin_port = 0
-        self._log_dir: str | None = None
+        self._logs: dict[str, IO[bytes]] = {}
 
     # Life cycle ------------------------------------------------------------------------------
 
@@ -120,7 +119,6 @@ class LocalStore:
         if self._master is not None:
             raise LocalStoreError("this LocalStore is already started; remedy: stop() it first")
         master, storage = server_program("mooncake_master"), server_program("mooncake_client")
-        self._log_dir = tempfile.mkdtemp(prefix="mooncake-store-")
         failure: LocalStoreError | None = None
         try:
             for _ in range(_START_ATTEMPTS):
@@ -141,9 +139,8 @@ class LocalStore:
     def stop(self) -> None:
         """Ends storage, then the master. Idempotent; close every client before."""
         self._stop_processes()
-        if self._log_dir is not None:
-            shutil.rmtree(self._log_dir, ignore_errors=True)
-            self._log_dir = None
+        while self._logs:
+            self._logs.popitem()[1].close()
 
     def __enter__(self) -> LocalStore:
         return self.start()
@@ -249,9 +246,12 @@ class LocalStore:
     def _spawn(
         self, name: str, argv: list[str], environment: dict[str, str]
     ) -> subprocess.Popen[bytes]:
-        assert self._log_dir is not None
-        with open(Path(self._log_dir) / f"{name}.log", "wb") as log:
-            return child_guard.spawn(argv, env=environment, output=log)
+        if name in self._logs:
+            self._logs.pop(name).close()
+        # Without a name in the file system, so that nothing can be left behind.
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
+        self._logs[name] = log
+        return child_guard.spawn(argv, env=environment, output=log)
 
     def _await(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Polls until `ready`, at most `timeout_s`; fails at once when a process of ours ends."""
@@ -291,13 +291,8 @@ class LocalStore:
             ) from error
 
     def _log_tail(self, name: str) -> str:
-        if self._log_dir is None:
-            return "no log"
-        try:
-            text = (Path(self._log_dir) / f"{name}.log").read_bytes()[-_LOG_TAIL_BYTES:]
-        except OSError:
-            return "no log"
-        return text.decode(errors="replace").strip() or "empty log"
+        log = self._logs.get(name)
+        return (child_guard.said(log) if log else "") or "empty log"
 
     def _stop_processes(self) -> None:
         storage, self._storage = self._storage, None

@@ -42,6 +42,9 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     stores.add_options(parser, default="mooncake")
     parser.add_argument("--tp", type=int, default=2, metavar="N", help="ranks (default: 2)")
+    parser.add_argument(
+        "--verbose", action="store_true", help="let the ranks print to standard error"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.set_defaults(run=run)
 
@@ -107,6 +110,7 @@ def _scene(options: argparse.Namespace) -> Iterator[Scene]:
             tp=options.tp,
             ranks="processes" if processes else "threads",
             env=store.env,
+            quiet=not options.verbose,
             pool_blocks=_POOL_BLOCKS,
             block_reuse=False,
         )

@@ -221,8 +221,7 @@ class Scene:
             finally:
                 child_guard.stop(process, grace_s=0.5)
             if status != 0:
-                output.seek(0)
-                said = output.read().decode(errors="replace").strip()
+                said = child_guard.said(output)
                 raise SimulationError(f"could not alter {key} in the store: {said or status}")
 
 

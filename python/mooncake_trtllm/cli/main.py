@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -40,10 +41,12 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit code."""
     options = parser().parse_args(arguments)
+    # Must be in place before anything loads the store's library; what the user set stays.
+    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
     )
-    previous = signal.signal(signal.SIGTERM, _terminate)
+    previous = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         return int(options.run(options))
     except KeyboardInterrupt:
@@ -63,10 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"mooncake-trtllm: error: {error}", file=sys.stderr)
         return code
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
-def _terminate(_number: int, _frame: FrameType | None) -> None:
+def _end(number: int, _frame: FrameType | None) -> None:
     # A second signal must not interrupt the clean-up that the first one began.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Terminated
+    for ignored in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ignored, signal.SIG_IGN)
+    raise KeyboardInterrupt if number == signal.SIGINT else Terminated

@@ -92,6 +92,8 @@ class InstanceConfig:
     """Idle turns call `build_connector_meta(None)`, as some nightlies did."""
     vocabulary: int = 32000
 
+    quiet: bool = False
+    """Ranks that are processes print to a file that is shown only when one of them dies."""
     callback_bound_s: float = 5.0
     hang_timeout_s: float = 60.0
     stall_timeout_s: float = 60.0

@@ -6,9 +6,10 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import IO, Any
 
 from mooncake_trtllm import child_guard
 from mooncake_trtllm.local_store import describe_exit
@@ -29,12 +30,15 @@ class ProcessRanks:
         self._lines: list[Connection] = []
         self._open: dict[Connection, int] = {}
         self._dead: list[tuple[int, tuple[str, Any]]] = []
+        self._logs: list[IO[bytes] | None] = []
         hub = [multiprocessing.Pipe() for _ in range(config.tp - 1)]
         try:
             for rank in range(config.tp):
                 ours, theirs = multiprocessing.Pipe()
                 pipes = [ends[0] for ends in hub] if rank == 0 else [hub[rank - 1][1]]
-                self._processes.append(_spawn(config, rank, theirs, pipes))
+                # Without a name in the file system, so that nothing can be left behind.
+                self._logs.append(tempfile.TemporaryFile() if config.quiet else None)  # noqa: SIM115
+                self._processes.append(_spawn(config, rank, theirs, pipes, self._logs[rank]))
                 theirs.close()
                 self._lines.append(ours)
                 self._open[ours] = rank
@@ -92,6 +96,9 @@ class ProcessRanks:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for log in self._logs:
+            if log is not None:
+                log.close()
 
     def _death(self, rank: int) -> RankFailure:
         process = self._processes[rank]
@@ -99,13 +106,18 @@ class ProcessRanks:
             status = describe_exit(process.wait(5.0))
         except subprocess.TimeoutExpired:
             status = "its line closed but it still runs"
-        return RankFailure(
-            rank, "crash", "RankDied", f"process {process.pid} of rank {rank} ended with {status}"
-        )
+        text = f"process {process.pid} of rank {rank} ended with {status}"
+        log = self._logs[rank]
+        said = child_guard.said(log) if log is not None else ""
+        return RankFailure(rank, "crash", "RankDied", f"{text}; it said: {said}" if said else text)
 
 
 def _spawn(
-    config: InstanceConfig, rank: int, line: Connection, pipes: list[Connection]
+    config: InstanceConfig,
+    rank: int,
+    line: Connection,
+    pipes: list[Connection],
+    log: IO[bytes] | None,
 ) -> subprocess.Popen[bytes]:
     descriptors = [line.fileno(), *(pipe.fileno() for pipe in pipes)]
     environment = {
@@ -115,14 +127,6 @@ def _spawn(
         "MC_WORLD_SIZE": str(config.tp),
         "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
     }
-    return child_guard.spawn(
-        [
-            sys.executable,
-            "-m",
-            "mooncake_trtllm.simulator.rank_process",
-            str(rank),
-            *(str(descriptor) for descriptor in descriptors),
-        ],
-        env=environment,
-        pass_fds=descriptors,
-    )
+    argv = [sys.executable, "-m", "mooncake_trtllm.simulator.rank_process", str(rank)]
+    argv += [str(descriptor) for descriptor in descriptors]
+    return child_guard.spawn(argv, env=environment, pass_fds=descriptors, output=log)

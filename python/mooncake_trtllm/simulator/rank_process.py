@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from multiprocessing.connection import Connection
 from typing import Any
@@ -33,6 +34,9 @@ class _PipeChannel:
 
 def main(arguments: list[str]) -> int:
     """Runs the rank whose number and file descriptors are given."""
+    logging.basicConfig(
+        level=logging.WARNING, format="%(levelname)s %(name)s (pid %(process)d): %(message)s"
+    )
     rank, line_fd, *pipe_fds = (int(text) for text in arguments)
     line = Connection(line_fd)
     config = line.recv()
