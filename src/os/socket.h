@@ -1,0 +1,33 @@
+// TCP, as far as a client needs it before it hands an address to somebody else's code.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "kvc/clock.h"
+#include "kvc/result.h"
+
+namespace kvc {
+
+struct HostPort {
+  std::string host;  ///< Name or numeric address; an IPv6 address without its brackets.
+  std::uint16_t port = 0;
+};
+
+/// Reads "host:port" or "[v6]:port". kInvalid, naming the text, if it is anything else.
+Result<HostPort> parse_host_port(std::string_view text);
+
+/// "host:port", with brackets around an IPv6 address.
+std::string format_host_port(const HostPort& address);
+
+/// Connects and hangs up. Gives the numeric address of this machine from which the peer was
+/// reached. kUnavailable, naming the address and the system's reason, if no connection stood within
+/// `budget`; the time of a name service comes on top.
+Result<std::string> tcp_reach(const HostPort& peer, Duration budget);
+
+/// A port of `host` (an address of this machine) that was free just now. kUnavailable, naming the
+/// host and the reason, if there is none.
+Result<std::uint16_t> free_tcp_port(const std::string& host);
+
+}  // namespace kvc
