@@ -1,8 +1,9 @@
 // The bytes of a stored block: a 128-byte little-endian header, then the payload, contiguous.
 //
 // A block describes itself, so that a reader can prove that what it got is what it asked for:
-// every field is compared with the reader's expectation, and the checksum covers header and payload.
-// Field by field: docs/format/block.md. READY markers and manifests are blocks without payload.
+// every field is compared with the reader's expectation, and the checksum covers header and
+// payload. Field by field: docs/format/block.md. READY markers and manifests are blocks without
+// payload.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // Time as a parameter. The core never reads a clock of its own, so that tests and simulations step
-// it. `Deadline` is an absolute instant that a whole callback shares: nested calls get what is left.
+// it. `Deadline` is an absolute instant that a whole callback shares: nested calls get what is
+// left.
 #pragma once
 
 #include <chrono>

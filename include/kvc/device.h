@@ -29,8 +29,8 @@ class PageCopier {
                           StreamHandle stream) = 0;
 
   /// Scatters `staging` into page `slot` of `group`. Outcomes as for copy_out().
-  virtual Status copy_in(const PageGroup& group, SlotIndex slot,
-                         std::span<const std::byte> staging, StreamHandle stream) = 0;
+  virtual Status copy_in(const PageGroup& group, SlotIndex slot, std::span<const std::byte> staging,
+                         StreamHandle stream) = 0;
 
   /// Returns once all copies issued on `stream` are complete.
   virtual Status flush(StreamHandle stream) = 0;

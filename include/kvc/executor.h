@@ -20,8 +20,8 @@ class Executor {
 };
 
 struct ThreadPoolOptions {
-  std::string name = "kvc";       ///< Prefix of the thread names, at most 11 characters are kept.
-  std::size_t threads = 1;        ///< Started on first need, never more than this.
+  std::string name = "kvc";        ///< Prefix of the thread names, at most 11 characters are kept.
+  std::size_t threads = 1;         ///< Started on first need, never more than this.
   std::size_t queue_limit = 1024;  ///< Tasks that may wait; one more is refused.
 };
 

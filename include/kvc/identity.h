@@ -27,17 +27,18 @@ using Fingerprint = std::array<std::byte, 16>;
 inline constexpr std::uint32_t kKeyFormatVersion = 1;
 
 struct KeyspaceIdentity {
-  std::uint64_t key_epoch = 0;         ///< Raised by an operator to make all older keys unreachable.
-  std::string model_content;           ///< From identify_model(); never a path or a served name.
-  std::string tokenizer;               ///< Digest of the tokenizer's files, empty if there are none.
-  std::string engine_layout;           ///< Engine and version range, where it decides the layout.
-  std::string kv_dtype;                ///< "bfloat16", "float16", "fp8_e4m3", ...
-  std::string kv_quantization;         ///< Quantisation of KV and its scales; empty: none.
-  std::string attention_backend;       ///< Decides the inner order of a page.
+  std::uint64_t key_epoch = 0;    ///< Raised by an operator to make all older keys unreachable.
+  std::string model_content;      ///< From identify_model(); never a path or a served name.
+  std::string tokenizer;          ///< Digest of the tokenizer's files, empty if there are none.
+  std::string engine_layout;      ///< Engine and version range, where it decides the layout.
+  std::string kv_dtype;           ///< "bfloat16", "float16", "fp8_e4m3", ...
+  std::string kv_quantization;    ///< Quantisation of KV and its scales; empty: none.
+  std::string attention_backend;  ///< Decides the inner order of a page.
   std::uint32_t tokens_per_block = 0;  ///< > 0
-  std::vector<std::uint32_t> layers;   ///< Global indices of the layers that a page holds, ascending.
-  std::uint64_t bytes_per_page = 0;    ///< Of one rank.
-  std::uint32_t kv_factor = 0;         ///< 2: keys and values; 1: one latent per token.
+  std::vector<std::uint32_t>
+      layers;                        ///< Global indices of the layers that a page holds, ascending.
+  std::uint64_t bytes_per_page = 0;  ///< Of one rank.
+  std::uint32_t kv_factor = 0;       ///< 2: keys and values; 1: one latent per token.
   std::uint32_t element_bytes = 0;
   std::uint32_t tensor_parallel_size = 1;
   std::uint32_t pipeline_parallel_size = 1;
