@@ -18,7 +18,7 @@ if(nanobind_VERSION VERSION_LESS 2.2)
   message(FATAL_ERROR "nanobind ${nanobind_VERSION} is too old: 2.2 or newer is needed")
 endif()
 
-# kvc_exempt_nanobind(<folder>): nanobind's own sources are compiled there; they are not ours to lint.
+# kvc_exempt_nanobind(<folder>): nanobind's own sources, compiled there, are not ours to lint.
 function(kvc_exempt_nanobind folder)
   get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
   list(FILTER targets INCLUDE REGEX "^nanobind")

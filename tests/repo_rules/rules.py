@@ -91,7 +91,8 @@ def rule(function: Rule) -> Rule:
 
 def is_test(path: str) -> bool:
     """Return whether a C++ file is only ever part of a test program."""
-    return path.endswith("_test.cc") or path.startswith(("testing/", "tests/"))
+    name = PurePosixPath(path).stem
+    return name.endswith(("_test", "_fixture")) or path.startswith(("testing/", "tests/"))
 
 
 def matches(path: str, text: str, pattern: str, message: str) -> Iterator[str]:
@@ -281,9 +282,9 @@ def include_direction(tree: Tree) -> Iterator[str]:
             yield f"{path}:1: folder '{own}' has no row in ALLOWED_INCLUDES"
             continue
         for line, target, quoted in includes(tree, path):
-            if not quoted or target.startswith("kvc/") or path.endswith("_test.cc"):
+            if not quoted or target.startswith("kvc/") or is_test(path):
                 continue
-            if target.startswith(("testing/", "tests/", "bindings/", "bench/", "gtest/")):
+            if is_test(target) or target.startswith(("bindings/", "bench/")):
                 yield f"{path}:{line}: the library does not include '{target}'"
             elif not tree.exists("src/" + target):
                 yield f"{path}:{line}: write '{target}' from src, as in \"base/bytes.h\""
@@ -385,15 +386,17 @@ def contracts_name_tests(tree: Tree) -> Iterator[str]:
 @rule
 def conformance(tree: Tree) -> Iterator[str]:
     """Each back end and each decorator runs the conformance suite."""
-    suites = [
-        {target for _, target, quoted in includes(tree, path) if quoted}
+    covered = {
+        target
         for path in tree.paths((".cc",))
-    ]
-    covered = set[str]().union(*(s for s in suites if "testing/store_conformance.h" in s))
+        if "register_store_conformance(" in tree.code(path)
+        for _, target, quoted in includes(tree, path)
+        if quoted
+    }
     for path in tree.paths((".h",), "src/store"):
         target = path.removeprefix("src/")
         if target.count("/") == 2 and target.endswith("_store.h") and target not in covered:
-            yield f"{path}:1: no source includes it together with testing/store_conformance.h"
+            yield f"{path}:1: no source that includes it calls register_store_conformance()"
     folders = {room(p.removeprefix("src/")) for p in tree.paths((".h", ".cc"), "src/store")}
     for folder in sorted(folders - {"store"}):
         if not any(target.startswith(folder + "/") for target in covered):
