@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "bindings/bind.h"
@@ -50,6 +51,34 @@ nb::list setting_names() {
   return names;
 }
 
+nb::list split(std::string_view choices) {
+  nb::list list;
+  while (!choices.empty()) {
+    const std::size_t bar = choices.find('|');
+    list.append(to_str(choices.substr(0, bar)));
+    choices = bar == std::string_view::npos ? std::string_view() : choices.substr(bar + 1);
+  }
+  return list;
+}
+
+nb::list table() {
+  nb::list rows;
+  for (const SettingSpec& spec : setting_table()) {
+    nb::dict row;
+    row["name"] = to_str(spec.name);
+    row["type"] = to_str(to_string(spec.type));
+    row["default"] = to_str(spec.default_value);
+    row["minimum"] = spec.minimum;
+    row["maximum"] = spec.maximum;
+    row["choices"] = split(spec.choices);
+    row["later_choices"] = split(spec.later_choices);
+    row["foreign"] = spec.foreign;
+    row["doc"] = to_str(spec.doc);
+    rows.append(row);
+  }
+  return rows;
+}
+
 }  // namespace
 
 void bind_settings(nb::module_& m) {
@@ -69,6 +98,8 @@ void bind_settings(nb::module_& m) {
       .def("describe", &describe, nb::sig("def describe(self) -> list[tuple[str, str, str]]"),
            "Name, value and source of every setting that has a value.");
   m.def("setting_names", &setting_names, nb::sig("def setting_names() -> list[str]"));
+  m.def("setting_table", &table, nb::sig("def setting_table() -> list[dict[str, Any]]"),
+        "The rows of the table, for its documentation.");
 }
 
 }  // namespace kvc::bindings

@@ -15,6 +15,7 @@ from typing import Any
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "source" / "settings.md"
 BEGIN = "<!-- table: written by scripts/settings_page.py from src/settings/setting_table.cc -->\n"
 END = "<!-- end of table -->\n"
+Row = dict[str, Any]
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -27,31 +28,32 @@ def size_text(count: int) -> str:
     return f"{count} {UNITS[unit]}" if count else "0"
 
 
-def values_text(spec: Any) -> str:
+def values_text(spec: Row) -> str:
     """Return what a setting may be."""
-    if spec.type == "choice":
-        text = ", ".join(f"`{choice}`" for choice in spec.choices)
-        later = ", ".join(f"`{choice}`" for choice in spec.later_choices)
+    if spec["type"] == "choice":
+        text = ", ".join(f"`{choice}`" for choice in spec["choices"])
+        later = ", ".join(f"`{choice}`" for choice in spec["later_choices"])
         return f"{text} (later: {later})" if later else text
-    if spec.type == "bytes":
-        return f"{size_text(spec.minimum)} to {size_text(spec.maximum)}"
-    if spec.type in ("integer", "milliseconds"):
-        maximum = "2^63 - 1" if spec.maximum == 2**63 - 1 else str(spec.maximum)
-        return f"{spec.minimum} to {maximum}"
+    if spec["type"] == "bytes":
+        return f"{size_text(spec['minimum'])} to {size_text(spec['maximum'])}"
+    if spec["type"] in ("integer", "milliseconds"):
+        maximum = "2^63 - 1" if spec["maximum"] == 2**63 - 1 else str(spec["maximum"])
+        return f"{spec['minimum']} to {maximum}"
     return ""
 
 
-def rows(table: Iterable[Any], foreign: bool) -> list[str]:
+def rows(table: Iterable[Row], foreign: bool) -> list[str]:
     """Return the rows of our settings, or of the store client's."""
-    return [
-        f"| `{spec.name}` | {spec.type} | "
-        f"{f'`{spec.default}`' if spec.default else 'unset'} | {values_text(spec)} | {spec.doc} |"
-        for spec in table
-        if spec.foreign == foreign
-    ]
+    lines = []
+    for spec in table:
+        if spec["foreign"] == foreign:
+            default = f"`{spec['default']}`" if spec["default"] else "unset"
+            cells = (f"`{spec['name']}`", spec["type"], default, values_text(spec), spec["doc"])
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
-def render(table: list[Any]) -> str:
+def render(table: list[Row]) -> str:
     """Return both tables as Markdown."""
     head = ["| setting | type | default | values | meaning |", "|---|---|---|---|---|"]
     lines = [*head, *rows(table, foreign=False), "", "Mooncake's own, with Mooncake's meaning:", ""]

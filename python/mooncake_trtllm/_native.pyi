@@ -2,6 +2,7 @@
 
 import enum
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 KEY_FORMAT_VERSION: int = 1
 
@@ -201,6 +202,8 @@ class Settings:
         """Name, value and source of every setting that has a value."""
 
 def setting_names() -> list[str]: ...
+def setting_table() -> list[dict[str, Any]]:
+    """The rows of the table, for its documentation."""
 
 class Store:
     def exists(self, keys: list[str], timeout_s: float = 5.0) -> list[str]: ...
