@@ -104,11 +104,7 @@ Result<HostPort> parse_host_port(std::string_view text) {
 
 std::string format_host_port(const HostPort& address) {
   const bool is_v6 = address.host.find(':') != std::string::npos;
-  std::string text;  // Built by appending: GCC 12 warns falsely of "[" + host at -O3.
-  if (is_v6) text += '[';
-  text += address.host;
-  if (is_v6) text += ']';
-  return text + ':' + std::to_string(address.port);
+  return (is_v6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
 }
 
 Result<std::string> tcp_reach(const HostPort& peer, Duration budget) {
