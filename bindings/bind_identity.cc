@@ -57,8 +57,10 @@ void bind_model_identity(nb::module_& m) {
                    [](const ModelIdentity& model) { return to_str(to_string(model.evidence)); });
   m.def(
       "identify_model",
-      [](std::optional<std::string> folder, std::optional<std::string> stated_revision) {
+      [](std::optional<std::string> folder, std::optional<std::string> stated_revision,
+         std::optional<std::uint64_t> full_digest_limit) {
         ModelSource source;
+        if (full_digest_limit) source.full_digest_limit_bytes = *full_digest_limit;
         if (folder) source.folder = std::filesystem::path(*folder);
         source.stated_revision = std::move(stated_revision);
         return value_or_throw([&] {
@@ -67,6 +69,7 @@ void bind_model_identity(nb::module_& m) {
         }());
       },
       "folder"_a.none(), "stated_revision"_a.none() = nb::none(),
+      "full_digest_limit_bytes"_a.none() = nb::none(),
       "What a model is, from its content. Reads files.");
 }
 

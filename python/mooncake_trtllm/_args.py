@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 from collections.abc import Mapping
@@ -15,8 +14,6 @@ from mooncake_trtllm._dtypes import stated_dtype
 from mooncake_trtllm.errors import KvConnectorConfigError
 
 __all__ = ["EngineArgs", "attribute", "model_folder", "read_engine_args"]
-
-_log = logging.getLogger("mooncake_trtllm")
 
 _DEFAULT_TOKENS_PER_BLOCK = 32
 _DEFAULT_ATTENTION_BACKEND = "TRTLLM"

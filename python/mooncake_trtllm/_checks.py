@@ -6,16 +6,14 @@ refused.
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import Any
 
 from mooncake_trtllm._args import EngineArgs, attribute
+from mooncake_trtllm._log import log
 from mooncake_trtllm.errors import KvConnectorConfigError
 
 __all__ = ["check_engine"]
-
-_log = logging.getLogger("mooncake_trtllm")
 
 _HYBRID_LAYERS = ("linear_attention", "mamba", "mamba2", "recurrent", "ssm", "conv")
 _warned: set[str] = set()
@@ -157,7 +155,7 @@ def _settle_partial_reuse(cache: Any) -> None:
     try:
         cache.enable_partial_reuse = False
     except Exception as error:  # noqa: BLE001 - a frozen or validating object may raise anything
-        _log.debug("enable_partial_reuse cannot be set: %s", error)
+        log.debug("enable_partial_reuse cannot be set: %s", error)
     if attribute(cache, "enable_partial_reuse", False) is False:
         _warn_once(
             "kv_cache_config.enable_partial_reuse was true, the runtime's default, and is now "
@@ -176,7 +174,7 @@ def _warn_once(message: str) -> None:
         if message in _warned:
             return
         _warned.add(message)
-    _log.warning("%s", message)
+    log.warning("%s", message)
 
 
 def _refused(name: str, value: Any, reason: str, remedy: str) -> KvConnectorConfigError:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mooncake_trtllm._args import EngineArgs, read_engine_args
 from mooncake_trtllm._checks import check_engine
+from mooncake_trtllm._log import log
 from mooncake_trtllm._stores import StoreLease, stores
 from mooncake_trtllm.identity import EngineIdentity, engine_identity
 from mooncake_trtllm.rank import Rank, resolve_rank
@@ -18,8 +17,6 @@ from mooncake_trtllm.settings import ConnectorSettings, load_settings
 from mooncake_trtllm.shim import surface_problems
 
 __all__ = ["Instance", "start_base", "start_instance", "total"]
-
-_log = logging.getLogger("mooncake_trtllm")
 
 _Callback = TypeVar("_Callback", bound=Callable[..., Any])
 # One failure is worth a line; a failure at every step of a busy engine would fill a disk.
@@ -59,7 +56,7 @@ def start_base(connector: Any, base: Any, llm_args: Any) -> None:
     except TypeError:  # a stand-in whose constructor takes nothing
         base.__init__(connector)
     for problem in surface_problems(type(connector), base):
-        _log.warning("%s; this version of the connector does without it", problem)
+        log.warning("%s; this version of the connector does without it", problem)
 
 
 def total(fallback: Callable[[], Any]) -> Callable[[_Callback], _Callback]:
@@ -79,14 +76,11 @@ def total(fallback: Callable[[], Any]) -> Callable[[_Callback], _Callback]:
             except Exception:  # noqa: BLE001 - nothing may leave a callback
                 failures += 1
                 if failures <= _LOGGED_FAILURES:
-                    _log_failure(callback.__name__)
+                    log.exception(
+                        "%s failed and is treated as a miss; please report this", callback.__name__
+                    )
                 return fallback()
 
         return wrapper  # type: ignore[return-value]
 
     return decorate
-
-
-def _log_failure(name: str) -> None:
-    with contextlib.suppress(Exception):  # a failing log handler is no reason to fail a request
-        _log.exception("%s failed and is treated as a miss; please report this", name)

@@ -2,7 +2,6 @@
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 KEY_FORMAT_VERSION: int = 1
 
@@ -91,7 +90,11 @@ class ModelIdentity:
     @property
     def evidence(self) -> str: ...
 
-def identify_model(folder: str | None, stated_revision: str | None = None) -> ModelIdentity:
+def identify_model(
+    folder: str | None,
+    stated_revision: str | None = None,
+    full_digest_limit_bytes: int | None = None,
+) -> ModelIdentity:
     """What a model is, from its content. Reads files."""
 
 class BlockChain:

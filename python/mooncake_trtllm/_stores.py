@@ -7,7 +7,6 @@ by their deadline; its threads end with the last connector.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -19,8 +18,6 @@ from mooncake_trtllm.errors import KvConnectorConfigError
 from mooncake_trtllm.settings import ConnectorSettings
 
 __all__ = ["StoreLease", "StoreRegistry", "stores"]
-
-_log = logging.getLogger("mooncake_trtllm")
 
 # A call that is given up occupies one of the threads until it returns.
 _GUARD_THREADS = 8

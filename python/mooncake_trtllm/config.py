@@ -6,14 +6,12 @@ import dataclasses
 import difflib
 import importlib.util
 import inspect
-import logging
 from typing import Any
 
+from mooncake_trtllm._log import log
 from mooncake_trtllm.errors import KvConnectorConfigError
 
 __all__ = ["ShimConnectorConfig", "make_kv_connector_config"]
-
-_log = logging.getLogger("mooncake_trtllm")
 
 _PUBLIC_MODULE = "mooncake.tensorrt_llm"
 _OWN_MODULE = "mooncake_trtllm"
@@ -83,7 +81,7 @@ def _runtime_config_class() -> Any:
         if inspect.isclass(config_class):
             return config_class
     if find_runtime("tensorrt_llm") is not None:
-        _log.warning(
+        log.warning(
             "this tensorrt_llm has no llmapi.KvCacheConnectorConfig (connectors came with version "
             "1.1): make_kv_connector_config() returns a stand-in, which its LLM() may refuse"
         )
@@ -112,7 +110,7 @@ def _connector_module() -> str:
         return _PUBLIC_MODULE
     parent = importlib.util.find_spec("mooncake")
     where = (parent.origin or list(parent.submodule_search_locations or [])) if parent else "none"
-    _log.warning(
+    log.warning(
         "connector_module is '%s', since '%s' cannot be imported (%s; package 'mooncake' comes "
         "from %s). Both names give the same classes. Remedy for the other name: install "
         "mooncake-trtllm and Mooncake's wheel into one environment, or remove the other package "

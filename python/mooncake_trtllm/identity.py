@@ -6,7 +6,6 @@ registered. Both together make the fingerprint that prefixes every key.
 
 from __future__ import annotations
 
-import logging
 import re
 import sys
 from dataclasses import dataclass
@@ -14,12 +13,11 @@ from dataclasses import dataclass
 from mooncake_trtllm import _native
 from mooncake_trtllm._args import EngineArgs
 from mooncake_trtllm._dtypes import OPAQUE, dtype_bytes
+from mooncake_trtllm._log import log
 from mooncake_trtllm._pool import HostPool
 from mooncake_trtllm.errors import KvConnectorConfigError
 
 __all__ = ["EngineIdentity", "engine_identity"]
-
-_log = logging.getLogger("mooncake_trtllm")
 
 # How this connector takes bytes from a pool; raise it if that ever changes.
 _LAYOUT = "dense-pool/1"
@@ -80,7 +78,7 @@ def engine_identity(
             f"model={args.model!r}: {error}. Remedy: pass the model's folder, or set "
             "MC_MODEL_REVISION to a text that changes whenever the weights do"
         ) from error
-    _log.info(
+    log.info(
         "model %r is known as %s (%s)", args.model, model.content, model.evidence.replace("_", " ")
     )
     compute = args.compute_dtype or "unstated"
@@ -127,7 +125,7 @@ def settle_kv_dtype(identity: EngineIdentity, pool: HostPool) -> str:
             f"{stated}: blocks would be exchanged under the wrong name. Remedy: set {source} to "
             f"'auto' or to the type of the pool ({pool.dtype})"
         )
-    _log.info("the KV pool has type %s, not %s as %s says", pool.dtype, stated, source)
+    log.info("the KV pool has type %s, not %s as %s says", pool.dtype, stated, source)
     return pool.dtype
 
 

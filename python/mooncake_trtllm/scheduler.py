@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from typing import Any
 
 from mooncake_trtllm import _native
 from mooncake_trtllm._instance import Instance, start_base, start_instance, total
 from mooncake_trtllm._lifecycle import release_with
+from mooncake_trtllm._log import log
 from mooncake_trtllm._rendezvous import SchedulerEntry, rendezvous
 from mooncake_trtllm.errors import KvConnectorConfigError
 from mooncake_trtllm.request import (
@@ -25,8 +25,6 @@ from mooncake_trtllm.request import (
 from mooncake_trtllm.shim import SchedulerBase
 
 __all__ = ["MooncakeKvCacheConnectorScheduler"]
-
-_log = logging.getLogger("mooncake_trtllm")
 
 _NO_PROMISE = (0, False)
 _LOGGED_BYPASSES = 20
@@ -151,7 +149,7 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
         self._forget(request)
         if reason is not None and self._bypassed <= _LOGGED_BYPASSES:
             request_id = getattr(request, "request_id", "without id")
-            _log.info("request %s bypasses the store: %s", request_id, reason)
+            log.info("request %s bypasses the store: %s", request_id, reason)
 
     @staticmethod
     def _lookup(core: _native.Scheduler, content: RequestContent, num_computed_tokens: int) -> int:
@@ -269,7 +267,7 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
                 ]
             )
         except Exception:  # noqa: BLE001 - promised loads are planned in any case
-            _log.exception("the reports of a step cannot be read; its requests are not saved")
+            log.exception("the reports of a step cannot be read; its requests are not saved")
             unusable.extend(report.request_id for report in reports)
             return core.plan_step([])
 
@@ -279,7 +277,7 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
     def wait_for_initialization(self, *_args: Any) -> None:
         """Tell whether the pool of rank 0 is known by now, as it should be."""
         if self._resources.core() is None:
-            _log.warning(
+            log.warning(
                 "no worker of this instance has registered a KV pool in this process: nothing is "
                 "promised until one does"
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -11,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mooncake_trtllm import _native
+from mooncake_trtllm._log import log
 from mooncake_trtllm.errors import KvConnectorConfigError
 from mooncake_trtllm.request import lora_ids_from
 
 __all__ = ["ConnectorSettings", "load_settings"]
-
-_log = logging.getLogger("mooncake_trtllm")
 
 _told: set[object] = set()
 _told_lock = threading.Lock()
@@ -101,9 +99,9 @@ def _tell_once(core: _native.Settings) -> None:
         warnings = [text for text in core.warnings() if text not in _told]
         _told.update(warnings)
     for text in warnings:
-        _log.warning("%s", text)
+        log.warning("%s", text)
     if is_new:
-        _log.info(
+        log.info(
             "settings in force: %s",
             ", ".join(f"{name}={value} ({source})" for name, value, source in lines),
         )

@@ -9,16 +9,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["SchedulerBase", "WorkerBase", "find_runtime", "surface_problems", "uses_runtime"]
+from mooncake_trtllm._log import log
 
-_log = logging.getLogger("mooncake_trtllm")
+__all__ = ["SchedulerBase", "WorkerBase", "find_runtime", "surface_problems", "uses_runtime"]
 
 # Newest first; the older name exists in 1.1 to early 1.3.
 _CONNECTOR_MODULES = (
@@ -56,9 +55,9 @@ def find_runtime(name: str) -> ModuleType | None:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        _log.debug("%s cannot be imported: %s", name, error)
+        log.debug("%s cannot be imported: %s", name, error)
     except Exception as error:  # noqa: BLE001 - a broken installation must not break our import
-        _log.warning("%s is installed but fails to import (%s); doing without it", name, error)
+        log.warning("%s is installed but fails to import (%s); doing without it", name, error)
     return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from mooncake_trtllm import _native
 from mooncake_trtllm._instance import Instance, start_base, start_instance, total
 from mooncake_trtllm._lifecycle import release_with
+from mooncake_trtllm._log import log
 from mooncake_trtllm._pool import HostPool, host_pool
 from mooncake_trtllm._rendezvous import WorkerEntry, rendezvous
 from mooncake_trtllm.errors import (
@@ -20,8 +20,6 @@ from mooncake_trtllm.identity import check_geometry, settle_kv_dtype
 from mooncake_trtllm.shim import WorkerBase
 
 __all__ = ["MooncakeKvCacheConnectorWorker"]
-
-_log = logging.getLogger("mooncake_trtllm")
 
 # Bounds of what ends with the connector; together below the bound of a callback.
 _DRAIN_AT_END_S = 2.0
@@ -95,7 +93,7 @@ class _Resources:
             self.core, self._pool = core, pool
         if self._entry is not None:
             rendezvous.publish(self._entry, keyspace)
-        _log.info(
+        log.info(
             "rank %d of %d: KV pool %s of %s, %d bytes a page, keyspace %s",
             instance.rank.rank,
             instance.rank.world_size,

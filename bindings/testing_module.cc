@@ -1,0 +1,88 @@
+// mooncake_trtllm._testing: stores that a test holds up or lets fail. Not part of the product.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string_view.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "bindings/gil.h"
+#include "bindings/store_object.h"
+#include "testing/gated_store.h"
+
+namespace {
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+using kvc::bindings::GilRelease;
+using kvc::bindings::StoreObject;
+using kvc::testlib::GatedStore;
+using kvc::testlib::GatePoint;
+
+struct GatedStoreObject : StoreObject {
+  explicit GatedStoreObject(std::shared_ptr<GatedStore> store)
+      : StoreObject(store), gated(std::move(store)) {}
+
+  std::shared_ptr<GatedStore> gated;
+};
+
+kvc::Reaction to_reaction(std::string_view text) {
+  for (const kvc::Reaction reaction :
+       {kvc::Reaction::kOk, kvc::Reaction::kMiss, kvc::Reaction::kBackOff, kvc::Reaction::kStale,
+        kvc::Reaction::kDown, kvc::Reaction::kCallerBug}) {
+    if (kvc::to_string(reaction) == text) return reaction;
+  }
+  throw nb::value_error("no such reaction");
+}
+
+kvc::StoreOp to_op(std::string_view text) {
+  for (const kvc::StoreOp op :
+       {kvc::StoreOp::kExists, kvc::StoreOp::kPut, kvc::StoreOp::kGet, kvc::StoreOp::kRemove}) {
+    if (kvc::to_string(op) == text) return op;
+  }
+  throw nb::value_error("no such operation");
+}
+
+bool wait_for_waiting(const GatedStoreObject& store, std::size_t count) {
+  const GilRelease release;
+  return store.gated->wait_for_waiting(count);
+}
+
+}  // namespace
+
+NB_MODULE(_testing, m) {
+  m.doc() = "Stores that a test holds up or lets fail.";
+  nb::module_::import_("mooncake_trtllm._native");
+  nb::class_<GatedStoreObject, StoreObject>(m, "GatedStore")
+      .def(nb::new_([](const StoreObject& inner) {
+             return GatedStoreObject(std::make_shared<GatedStore>(inner.shared()));
+           }),
+           "inner"_a)
+      .def(
+          "close_gate",
+          [](GatedStoreObject& store, bool before_reply) {
+            store.gated->close_gate(before_reply ? GatePoint::kBeforeReply
+                                                 : GatePoint::kBeforeCall);
+          },
+          nb::kw_only(), "before_reply"_a = false, "Calls wait from now on.")
+      .def("open_gate", [](GatedStoreObject& store) { store.gated->open_gate(); })
+      .def("wait_for_waiting", &wait_for_waiting, "count"_a)
+      .def("waiting", [](const GatedStoreObject& store) { return store.gated->waiting(); })
+      .def(
+          "count",
+          [](const GatedStoreObject& store, std::string_view op) {
+            return store.gated->count(to_op(op));
+          },
+          "op"_a, "Calls so far of exists, put, get or remove.")
+      .def(
+          "answer_with",
+          [](GatedStoreObject& store, std::string_view reaction) {
+            store.gated->answer_with(to_reaction(reaction));
+          },
+          "reaction"_a, "Answers instead of the inner store; ok ends it.")
+      .def("registered", [](const GatedStoreObject& store) { return store.gated->registered(); });
+}

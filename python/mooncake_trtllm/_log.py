@@ -1,0 +1,41 @@
+"""The package's logger, which never lets a failing handler of the user's out."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Any
+
+__all__ = ["log"]
+
+
+class _Log:
+    """The calls of a logging.Logger that this package uses."""
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def debug(self, message: str, *args: Any) -> None:
+        """Log for a developer."""
+        self._tell(logging.DEBUG, message, args)
+
+    def info(self, message: str, *args: Any) -> None:
+        """Log what is good to know."""
+        self._tell(logging.INFO, message, args)
+
+    def warning(self, message: str, *args: Any) -> None:
+        """Log what an operator should look at."""
+        self._tell(logging.WARNING, message, args)
+
+    def exception(self, message: str, *args: Any) -> None:
+        """Log an error with the exception that is being handled."""
+        self._tell(logging.ERROR, message, args, exc_info=True)
+
+    def _tell(
+        self, level: int, message: str, args: tuple[Any, ...], exc_info: bool = False
+    ) -> None:
+        with contextlib.suppress(Exception):
+            self._logger.log(level, message, *args, exc_info=exc_info, stacklevel=3)
+
+
+log = _Log("mooncake_trtllm")

@@ -1,0 +1,107 @@
+"""Schedulers find the worker of their own instance, and no other."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+from mooncake_trtllm._rendezvous import Rendezvous
+
+A, B = b"keyspace a", b"keyspace b"
+
+
+class Args:
+    """Stands for the runtime's arguments."""
+
+
+def test_nothing_is_known_before_the_pool() -> None:
+    table = Rendezvous()
+    args = Args()
+    scheduler = table.add_scheduler(args, "identity")
+    assert table.keyspace_for(scheduler) is None
+    worker = table.add_worker(args, "identity")
+    assert table.keyspace_for(scheduler) is None
+    table.publish(worker, A)
+    assert table.keyspace_for(scheduler) == A
+
+
+def test_instances_are_told_apart_by_their_arguments() -> None:
+    table = Rendezvous()
+    first, second = Args(), Args()
+    schedulers = [table.add_scheduler(args, "same") for args in (first, second)]
+    table.publish(table.add_worker(second, "same"), B)
+    worker = table.add_worker(first, "same")
+    assert table.keyspace_for(schedulers[0]) is None  # its own worker is there, not yet ready
+    table.publish(worker, A)
+    assert [table.keyspace_for(s) for s in schedulers] == [A, B]
+
+
+def test_copies_of_the_arguments_are_known_by_identity() -> None:
+    table = Rendezvous()
+    scheduler = table.add_scheduler(Args(), "same")
+    table.publish(table.add_worker(Args(), "other"), B)
+    assert table.keyspace_for(scheduler) is None
+    table.publish(table.add_worker(Args(), "same"), A)
+    assert table.keyspace_for(scheduler) == A
+
+
+def test_two_copies_that_disagree_say_nothing() -> None:
+    table = Rendezvous()
+    scheduler = table.add_scheduler(Args(), "same")
+    workers = [table.add_worker(Args(), "same") for _ in range(2)]
+    table.publish(workers[0], A)
+    assert table.keyspace_for(scheduler) is None
+    table.publish(workers[1], B)
+    assert table.keyspace_for(scheduler) is None
+    table.remove(workers[1])
+    assert table.keyspace_for(scheduler) == A
+
+
+def test_instances_made_from_one_object_pair_up_in_order() -> None:
+    """Equal arguments, one object, pools of different types: only the order tells."""
+    table = Rendezvous()
+    args = Args()
+    schedulers, workers = [], []
+    for keyspace in (A, B):
+        schedulers.append(table.add_scheduler(args, "same"))
+        workers.append(table.add_worker(args, "same"))
+        table.publish(workers[-1], keyspace)
+    assert [table.keyspace_for(s) for s in schedulers] == [A, B]
+    table.remove(schedulers[0])
+    assert table.keyspace_for(schedulers[1]) is None  # no longer certain
+
+
+def test_a_changed_setting_makes_another_instance() -> None:
+    table = Rendezvous()
+    args = Args()
+    table.publish(table.add_worker(args, "epoch 1"), A)
+    scheduler = table.add_scheduler(args, "epoch 2")
+    assert table.keyspace_for(scheduler) is None
+
+
+def test_entries_go_with_their_worker() -> None:
+    table = Rendezvous()
+    args = Args()
+    gone = weakref.ref(args)
+    worker = table.add_worker(args, "same")
+    scheduler = table.add_scheduler(args, "same")
+    table.publish(worker, A)
+    table.remove(worker)
+    table.remove(worker)
+    assert table.keyspace_for(scheduler) is None
+    table.remove(scheduler)
+    del args, worker, scheduler
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_table_is_bounded() -> None:
+    table = Rendezvous()
+    args = Args()
+    for _ in range(3000):
+        table.add_worker(args, "x")
+        table.add_scheduler(args, "x")
+    last = table.add_worker(args, "y")
+    table.publish(last, A)
+    assert table.keyspace_for(table.add_scheduler(args, "y")) == A
+    assert len(table._workers) == len(table._schedulers) == 1024

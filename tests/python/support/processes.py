@@ -1,0 +1,40 @@
+"""Python programs of tests in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+LIMIT_S = 120
+
+
+def clean_environment(**changes: str) -> dict[str, str]:
+    """The environment without settings, importing what this process imports."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MC_", "MOONCAKE_", "PYTHON", "OMPI_", "PMI", "SLURM_"))
+    }
+    path = os.pathsep.join(dict.fromkeys([str(TESTS), *filter(None, sys.path)]))
+    return {**kept, "PYTHONPATH": path, "MC_BACKEND": "memory", **changes}
+
+
+def run_python(
+    code: str, *arguments: str, environment: Mapping[str, str] | None = None, status: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run code to its end, which must have this status."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=dict(environment) if environment is not None else clean_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
