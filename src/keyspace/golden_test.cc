@@ -90,6 +90,20 @@ TEST(Golden, BlockHashes) {
   }
 }
 
+TEST(Golden, ThePageShowsItsExample) {
+  const Result<std::string> page =
+      read_file(std::string(KVC_SOURCE_DIR) + "/docs/format/key.md", 1u << 20);
+  ASSERT_TRUE(page.ok()) << page.status().to_string();
+  int found = 0;
+  for (const Json& vector : golden("block_hash.json")) {
+    if (vector.at("name") != "example of the page") continue;
+    ++found;
+    EXPECT_NE(page->find("h(0)     " + vector.at("blocks").at(0).get<std::string>()),
+              std::string::npos);
+  }
+  EXPECT_EQ(found, 1);
+}
+
 TEST(Golden, ObjectKeys) {
   const Json cases = golden("object_key.json");
   ASSERT_GE(cases.size(), 4u);

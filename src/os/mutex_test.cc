@@ -39,14 +39,16 @@ TEST(Mutex, TryLockFailsWhileAnotherThreadHoldsIt) {
   mutex.lock();
   bool taken = true;
   Thread other = start([&] {
-    taken = mutex.try_lock();
-    if (taken) mutex.unlock();
+    const bool got = mutex.try_lock();
+    if (got) mutex.unlock();
+    taken = got;
   });
   other.join();
   EXPECT_FALSE(taken);
   mutex.unlock();
-  ASSERT_TRUE(mutex.try_lock());
-  mutex.unlock();
+  const bool got = mutex.try_lock();
+  if (got) mutex.unlock();
+  EXPECT_TRUE(got);
 }
 
 TEST(CondVar, WakesTheWaitingThread) {

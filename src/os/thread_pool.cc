@@ -62,11 +62,11 @@ class ThreadPool final : public Executor {
     KVC_CHECK(task != nullptr, "an empty task was submitted");
     {
       const MutexLock lock(state_->mutex);
-      PoolState& state = *state_;
-      if (state.stopping || state.queue.size() >= options_.queue_limit) return false;
-      if (state.idle <= state.queue.size() && threads_.size() < options_.threads) add_thread();
+      const std::size_t waiting = state_->queue.size();
+      if (state_->stopping || waiting >= options_.queue_limit) return false;
+      if (state_->idle <= waiting && threads_.size() < options_.threads) add_thread();
       if (threads_.empty()) return false;
-      state.queue.push_back(std::move(task));
+      state_->queue.push_back(std::move(task));
     }
     state_->work.notify_one();
     return true;

@@ -299,6 +299,9 @@ def example_requests() -> dict[str, Request]:
         "media one later": Request(text, 32, media=(Media(first, 31, 40),)),
         "two media": Request(text, 32, media=(Media(first, 3, 4), Media(second, 7, 60))),
         "media short digest": Request(text, 32, media=(Media(first[:16], 5, 1),)),
+        "example of the page": Request(
+            tuple(range(100, 106)), 4, salt="s", media=(Media(bytes(range(16)), 3, 2),)
+        ),
         "everything": Request(
             text, 16, salt=7, lora="adapter", secret=b"k", media=(Media(second, 20, 50),)
         ),
