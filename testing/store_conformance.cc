@@ -173,7 +173,7 @@ void answers_each_item_of_a_mixed_put(ConformanceTest& test) {
       {});
   ASSERT_EQ(results.size(), 5u);
   expect_stored(test, results[0]);
-  for (const std::size_t bad : {1, 2, 3}) {
+  for (const std::size_t bad : {1u, 2u, 3u}) {
     EXPECT_EQ(results[bad].reaction, Reaction::kCallerBug) << bad;
     EXPECT_EQ(results[bad].effect, PutEffect::kNone) << bad;
   }
@@ -227,7 +227,7 @@ void duplicate_keys_in_one_get_fill_every_buffer(ConformanceTest& test) {
                        {});
   ASSERT_EQ(results.size(), 5u);
   EXPECT_EQ(results[1].reaction, Reaction::kCallerBug);
-  for (const std::size_t good : {0, 2, 3, 4}) {
+  for (const std::size_t good : {0u, 2u, 3u, 4u}) {
     EXPECT_EQ(results[good].reaction, Reaction::kOk) << good;
     EXPECT_EQ(results[good].bytes, 5000u) << good;
   }
