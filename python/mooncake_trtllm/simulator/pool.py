@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -16,6 +17,17 @@ _GUARD_BYTES = 4096
 _PAGE_ALIGNMENT = 4096
 
 Bytes = npt.NDArray[np.uint8]
+
+# The simulator looks at all free pages after every step, so this must run at memory speed.
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_memcmp.restype = ctypes.c_int
+
+
+def _all_poison(area: Bytes) -> bool:
+    """Whether every byte is poison: the first one is, and each equals its successor."""
+    address = int(area.ctypes.data)
+    return bool(area[0] == _POISON and _memcmp(address, address + 1, area.size - 1) == 0)
 
 
 class _HostDevice:
@@ -123,9 +135,6 @@ class Pool:
             geometry.tokens_per_block,
             token_bytes,
         )
-        words = self.page_bytes % 8 == 0
-        self._words = self.pages.view(np.uint64) if words else self.pages
-        self._poison_word = self._words.dtype.type(0xDBDBDBDBDBDBDBDB if words else 0xDB)
         dtype = DTYPES[geometry.dtype]
         block_size = geometry.tokens_per_block * token_bytes // dtype.itemsize
         self.tensor = HostTensor(
@@ -141,12 +150,16 @@ class Pool:
 
     def touched(self, blocks: npt.NDArray[np.bool_]) -> list[int]:
         """Of the pages marked in `blocks`, those that hold anything but poison."""
-        dirty = (self._words != self._poison_word).any(axis=1)
-        return [int(block) for block in np.flatnonzero(dirty & blocks)]
+        edges = np.flatnonzero(np.diff(blocks, prepend=False, append=False))
+        dirty: list[int] = []
+        for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            if not _all_poison(self.pages[begin:end].reshape(-1)):
+                dirty += [page for page in range(begin, end) if not _all_poison(self.pages[page])]
+        return dirty
 
     def guards_intact(self) -> bool:
         """Whether the bytes just outside the pool are untouched."""
-        return bool((self._before == _POISON).all() and (self._after == _POISON).all())
+        return _all_poison(self._before) and _all_poison(self._after)
 
     def checksum(self, block: int) -> int:
         """A fingerprint of one page's bytes."""
