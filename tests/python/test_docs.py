@@ -292,6 +292,31 @@ def test_counters_of_the_guide_exist(monkeypatch: pytest.MonkeyPatch) -> None:
             assert counter in counters[row["of"]]
 
 
+def code_text() -> str:
+    """Everything that may hold a message, with adjacent literals joined."""
+    files = [
+        path
+        for folder in ("python", "src", "bindings")
+        for path in sorted((ROOT / folder).rglob("*"))
+        if path.suffix in (".py", ".cc") and "_test" not in path.name
+    ]
+    text = "\n".join(path.read_text() for path in files)
+    return re.sub(r'"\s*\n?\s*f?"', "", text)
+
+
+def test_messages_of_the_guide_are_in_the_code() -> None:
+    code = code_text()
+    (rows,) = tables(section("docs/source/guide.md", "Troubleshooting"), "message")
+    missing = [
+        part
+        for message in rows
+        for part in map(str.strip, message.split("..."))
+        if part and part not in code
+    ]
+    assert rows
+    assert not missing
+
+
 # Output fields --------------------------------------------------------------------------------
 
 TYPES: dict[str, tuple[type, ...]] = {
