@@ -9,6 +9,7 @@ void bind_block_format(nanobind::module_& m);
 void bind_block_hash(nanobind::module_& m);
 void bind_identity(nanobind::module_& m);
 void bind_layout(nanobind::module_& m);
+void bind_mooncake(nanobind::module_& m);
 void bind_object_key(nanobind::module_& m);
 void bind_scheduler(nanobind::module_& m);
 void bind_settings(nanobind::module_& m);

@@ -12,6 +12,7 @@ NB_MODULE(_native, m) {
   kvc::bindings::bind_step_plan(m);
   kvc::bindings::bind_settings(m);
   kvc::bindings::bind_store(m);
+  kvc::bindings::bind_mooncake(m);
   kvc::bindings::bind_scheduler(m);
   kvc::bindings::bind_worker(m);
 }

@@ -1,10 +1,10 @@
 // What the mooncake back end needs of a Mooncake Store client: six calls, with Mooncake's own
 // codes.
 //
-// The real implementation calls Mooncake's Python binding and lives with the bindings, so that the
-// core knows no interpreter; another one may load a C library. The fake of the tests reproduces the
-// client's traps. An implementation converts and forwards; every rule about what may be called
-// when, and what a code means, is in mooncake_store.cc and mooncake_codes.h.
+// The real implementation calls the binding of Mooncake's wheel and lives with the bindings, so
+// that the core knows no interpreter; another one may load a C library. The fake of the tests
+// reproduces the client's traps. An implementation converts and forwards; every rule about what may
+// be called when, and what a code means, is in mooncake_store.cc and mooncake_codes.h.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,168 @@
+#include "bindings/mooncake_connect.h"
+
+#include <utility>
+
+#include "store/mooncake/mooncake_codes.h"
+
+namespace kvc::bindings {
+namespace {
+
+constexpr EnvironmentDefault kEnvironment[] = {
+    // Without the pool each buffer costs a TCP connection.
+    {"MC_TCP_ENABLE_CONNECTION_POOL", "1"},
+    // How long a storage process may hang, how long a master: 30 s by default.
+    {"MC_TCP_STATUS_TIMEOUT_SEC", "3"},
+    {"MC_RPC_TIMEOUT_MS", "2000"},
+    // setup() holds the GIL while it tries again, 20 times by default.
+    {"MC_STORE_CLIENT_SETUP_RETRIES", "1"},
+    {"MC_LOG_LEVEL", "ERROR"},
+};
+
+constexpr const char* kInstall =
+    "pip install mooncake-transfer-engine-non-cuda==0.3.13.post1 (or the variant for your "
+    "accelerator), in the release that the master runs, or use MC_BACKEND=memory";
+
+// Which package `mooncake` Python finds; imports it, which the failed import has done already.
+constexpr const char* kWhereIsMooncake = R"py(
+import mooncake
+where = ", ".join(getattr(mooncake, "__path__", ())) or str(getattr(mooncake, "__file__", None))
+)py";
+
+constexpr const char* kRelease = R"py(
+import importlib.metadata
+release = "unknown release"
+for variant in ("-non-cuda", "", "-cuda13", "-efa", "-npu", "-musa", "-rocm"):
+    name = "mooncake-transfer-engine" + variant
+    try:
+        release = name + " " + importlib.metadata.version(name)
+        break
+    except importlib.metadata.PackageNotFoundError:
+        pass
+)py";
+
+/// Runs `code` in a namespace of its own and gives the text of `variable`; empty if that failed.
+std::string run_for_text(const char* code, const char* variable) {
+  const PyRef names(PyDict_New());
+  if (names && PyDict_SetItemString(names.get(), "__builtins__", PyEval_GetBuiltins()) == 0) {
+    const PyRef done(PyRun_String(code, Py_file_input, names.get(), names.get()));
+    PyObject* const value = done ? PyDict_GetItemString(names.get(), variable) : nullptr;
+    if (value != nullptr) return text_of(value);
+  }
+  PyErr_Clear();
+  return {};
+}
+
+Status failed_import() {
+  const bool is_missing = is_raised(PyExc_ModuleNotFoundError);
+  const std::string reason = take_exception();
+  if (!is_missing) {
+    return {Code::kUnsupported,
+            "mooncake.store of the installed Mooncake cannot be loaded: " + reason +
+                ". Remedy: install the system libraries that it needs (apt-get install libibverbs1 "
+                "libcurl4 libnuma1), or use MC_BACKEND=memory"};
+  }
+  const std::string where = run_for_text(kWhereIsMooncake, "where");
+  if (where.empty()) {
+    return {Code::kUnsupported, "Mooncake's wheel is not installed for this Python (" + reason +
+                                    "). Remedy: " + kInstall};
+  }
+  return {Code::kUnsupported,
+          "the package 'mooncake' that this Python finds has no mooncake.store (" + reason +
+              "); it is looked for in " + where +
+              ". Either Mooncake's wheel is not installed, or another package of that name, or an "
+              "empty mooncake/__init__.py, hides it. Remedy: " +
+              kInstall + "; remove what hides it from sys.path"};
+}
+
+/// The answer of setup(). Null with an exception raised.
+PyRef call_setup(PyObject* store, const MooncakeClientConfig& config,
+                 const std::string& own_address) {
+  const PyRef setup(PyObject_GetAttrString(store, "setup"));
+  if (!setup) return PyRef();
+  const PyRef arguments(
+      Py_BuildValue("(ssKKsss)", own_address.c_str(), config.metadata_server.c_str(),
+                    static_cast<unsigned long long>(config.global_segment_bytes),
+                    static_cast<unsigned long long>(config.local_buffer_bytes),
+                    config.protocol.c_str(), config.devices.c_str(), config.master.c_str()));
+  if (!arguments) return PyRef();
+  // Older releases know no tenants; there is nothing to say about the default one.
+  const bool has_tenant = !config.tenant.empty() && config.tenant != "default";
+  const PyRef keywords(has_tenant ? Py_BuildValue("{ss}", "tenant_id", config.tenant.c_str())
+                                  : PyDict_New());
+  if (!keywords) return PyRef();
+  return PyRef(PyObject_Call(setup.get(), arguments.get(), keywords.get()));
+}
+
+}  // namespace
+
+std::span<const EnvironmentDefault> mooncake_environment() { return kEnvironment; }
+
+Result<std::string> set_missing_environment() {
+  const PyRef os(PyImport_ImportModule("os"));
+  const PyRef environment(os ? PyObject_GetAttrString(os.get(), "environ") : nullptr);
+  if (!environment) {
+    return Status(Code::kUnavailable, "the environment cannot be read: " + take_exception());
+  }
+  std::string set;
+  for (const EnvironmentDefault& one : kEnvironment) {
+    const PyRef name(
+        PyUnicode_FromStringAndSize(one.name.data(), static_cast<Py_ssize_t>(one.name.size())));
+    const PyRef value(
+        PyUnicode_FromStringAndSize(one.value.data(), static_cast<Py_ssize_t>(one.value.size())));
+    const int is_set = name && value ? PySequence_Contains(environment.get(), name.get()) : -1;
+    if (is_set == 1) continue;
+    if (is_set < 0 || PyObject_SetItem(environment.get(), name.get(), value.get()) != 0) {
+      return Status(Code::kUnavailable, "the environment cannot be set: " + take_exception());
+    }
+    if (!set.empty()) set += ' ';
+    set.append(one.name).append("=").append(one.value);
+  }
+  return set;
+}
+
+Result<PyRef> import_mooncake_class() {
+  const PyRef module(PyImport_ImportModule("mooncake.store"));
+  if (!module) return failed_import();
+  PyRef store_class(PyObject_GetAttrString(module.get(), "MooncakeDistributedStore"));
+  if (!store_class) {
+    return Status(Code::kUnsupported, "mooncake.store of " + installed_release() +
+                                          " has no MooncakeDistributedStore (" + take_exception() +
+                                          "). Remedy: " + kInstall);
+  }
+  return store_class;
+}
+
+std::string installed_release() {
+  std::string release = run_for_text(kRelease, "release");
+  return release.empty() ? "unknown release" : release;
+}
+
+Result<PyRef> set_up_store(PyObject* store_class, const MooncakeClientConfig& config,
+                           const std::string& own_address) {
+  PyRef store(PyObject_CallNoArgs(store_class));
+  const PyRef answer = store ? call_setup(store.get(), config, own_address) : PyRef();
+  const bool is_unsupported =
+      !answer && (is_raised(PyExc_TypeError) || is_raised(PyExc_AttributeError));
+  const std::string raised = answer ? std::string() : take_exception();
+  const std::string who = "Mooncake Store (master " + config.master + ", " + installed_release() +
+                          "): setup as " + own_address;
+  if (!answer) {
+    return Status(is_unsupported ? Code::kUnsupported : Code::kUnavailable,
+                  who + " raised " + raised +
+                      ". Remedy: check the MOONCAKE_* settings, and that the release is supported");
+  }
+  const long long code = PyLong_AsLongLong(answer.get());
+  if (code == -1 && PyErr_Occurred() != nullptr) {
+    return Status(Code::kUnsupported, who + " gave no number: " + take_exception());
+  }
+  if (code == 0) return store;
+  return Status(
+      Code::kUnavailable,
+      who + " failed with " + describe_mooncake_code(code) +
+          ". The port of the master is open, so it hangs, is no Mooncake master, or is of another "
+          "release; or this machine cannot use the own address, protocol or device. Remedy: "
+          "compare `mooncake_master --version` with the release named here; check "
+          "MOONCAKE_LOCAL_HOSTNAME, MOONCAKE_PROTOCOL and MOONCAKE_DEVICE");
+}
+
+}  // namespace kvc::bindings
