@@ -74,9 +74,11 @@ int run(std::vector<std::string> arguments, std::string master, std::size_t capa
   parameters.capacity_bytes = capacity_bytes;
   parameters.calls_per_thread = 100;
   parameters.name = "Mooncake";
+  parameters.key_prefix = "conformance/plain/";
   parameters.open = [=] { return open_store(config, budget); };
   register_store_conformance(parameters);
   parameters.name = "BreakerOverDeadlineOverMooncake";
+  parameters.key_prefix = "conformance/guarded/";
   parameters.open = [=] { return as_production_does(open_store(config, budget)); };
   register_store_conformance(parameters);
 
