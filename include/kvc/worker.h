@@ -106,8 +106,8 @@ class Worker {
 
  private:
   struct Impl;
-  explicit Worker(std::shared_ptr<Impl> impl);
-  std::shared_ptr<Impl> impl_;
+  explicit Worker(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace kvc

@@ -6,6 +6,7 @@
 
 #include "base/mutex.h"
 #include "connector/prefix_lookup.h"
+#include "connector/quiet_log.h"
 #include "connector/request_tracker.h"
 #include "connector/tracked_request.h"
 #include "kvc/object_key.h"
@@ -59,8 +60,6 @@ struct Scheduler::Impl {
   void plan_loads(StepPlan* plan) KVC_REQUIRES(mutex);
   void plan_saves(std::span<const StepRequest> batch, StepPlan* plan) KVC_REQUIRES(mutex);
 
-  void complain(LogLevel level, std::string_view what) noexcept;
-
   const SchedulerOptions options;
   const BlockHashOptions hashing;
   const Fingerprint keyspace;
@@ -76,13 +75,6 @@ struct Scheduler::Impl {
   bool store_failing KVC_GUARDED_BY(mutex) = false;
   SchedulerStats stats KVC_GUARDED_BY(mutex);
 };
-
-void Scheduler::Impl::complain(LogLevel level, std::string_view what) noexcept {
-  try {
-    logger->log(level, what);
-  } catch (...) {  // Logging never decides what is served.
-  }
-}
 
 Result<Offer> Scheduler::Impl::query(RequestId id, const RequestContent& content,
                                      std::size_t computed_tokens, bool lookup) {
@@ -153,10 +145,10 @@ void Scheduler::Impl::count_lookup(std::size_t blocks, const PrefixLookup& found
   }
   if (!changed) return;
   if (failed) {
-    complain(LogLevel::kWarning,
-             "lookups fail: the store gives no answer in time; requests are computed in full");
+    log_quietly(*logger, LogLevel::kWarning,
+                "lookups fail: the store gives no answer in time; requests are computed in full");
   } else {
-    complain(LogLevel::kInfo, "lookups work again");
+    log_quietly(*logger, LogLevel::kInfo, "lookups work again");
   }
 }
 
@@ -235,7 +227,7 @@ Result<Offer> Scheduler::query(RequestId id, const RequestContent& content,
   try {
     return impl_->query(id, content, computed_tokens, lookup);
   } catch (const std::exception& error) {
-    impl_->complain(LogLevel::kError, error.what());
+    log_quietly(*impl_->logger, LogLevel::kError, error.what());
   }
   impl_->forget(id);
   return Offer{};
@@ -245,7 +237,7 @@ void Scheduler::allocated(RequestId id, std::span<const SlotIndex> slots) {
   try {
     impl_->allocated(id, slots);
   } catch (const std::exception& error) {
-    impl_->complain(LogLevel::kError, error.what());
+    log_quietly(*impl_->logger, LogLevel::kError, error.what());
   }
 }
 
@@ -258,7 +250,7 @@ StepPlan Scheduler::plan_step(std::span<const StepRequest> batch) {
     impl_->plan_loads(&plan);
     impl_->plan_saves(batch, &plan);
   } catch (const std::exception& error) {
-    impl_->complain(LogLevel::kError, error.what());
+    log_quietly(*impl_->logger, LogLevel::kError, error.what());
     // Tokens of this batch may be missing now, and with them the names of later blocks.
     plan.saves.clear();
     for (const StepRequest& step : batch) {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "connector/passing_store.h"
 #include "kvc/object_key.h"
 #include "kvc/scheduler.h"
 #include "store/memory/memory_store.h"
@@ -42,39 +43,19 @@ inline std::vector<BlockHash> names_of(std::span<const Token> tokens, RequestSco
   return {chain->blocks().begin(), chain->blocks().end()};
 }
 
-/// The store of another, which says that an existence probe leases what it finds.
-class LeasingStore final : public Store {
+/// A store which says that an existence probe leases what it finds.
+class LeasingStore final : public PassingStore {
  public:
   LeasingStore(std::shared_ptr<Store> inner, Duration lease)
-      : inner_(std::move(inner)), lease_(lease) {}
+      : PassingStore(std::move(inner)), lease_(lease) {}
 
   StoreCapabilities capabilities() const override {
     StoreCapabilities all = inner_->capabilities();
     all.lease = lease_;
     return all;
   }
-  std::vector<Reaction> exists(std::vector<std::string> keys, CallContext context) override {
-    return inner_->exists(std::move(keys), std::move(context));
-  }
-  std::vector<PutResult> put(std::vector<PutItem> items, CallContext context) override {
-    return inner_->put(std::move(items), std::move(context));
-  }
-  std::vector<GetResult> get(std::vector<GetItem> items, CallContext context) override {
-    return inner_->get(std::move(items), std::move(context));
-  }
-  std::vector<Reaction> remove(std::vector<std::string> keys, CallContext context) override {
-    return inner_->remove(std::move(keys), std::move(context));
-  }
-  Status register_memory(std::span<std::byte> memory) override {
-    return inner_->register_memory(memory);
-  }
-  Status unregister_memory(std::span<std::byte> memory) override {
-    return inner_->unregister_memory(memory);
-  }
-  void close(Deadline deadline) override { inner_->close(deadline); }
 
  private:
-  const std::shared_ptr<Store> inner_;
   const Duration lease_;
 };
 

@@ -1,0 +1,299 @@
+#include "connector/save_pipeline.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "connector/quiet_log.h"
+#include "connector/staging_plan.h"
+
+namespace kvc {
+namespace {
+
+constexpr Duration kFirstPause = std::chrono::milliseconds(100);
+constexpr Duration kLongestPause = std::chrono::seconds(10);
+
+}  // namespace
+
+SavePipeline::SavePipeline(PipelineParts parts, CommitBatch::Pools pools, std::size_t batch_blocks,
+                           Duration batch_budget)
+    : parts_(std::move(parts)),
+      pools_(std::move(pools)),
+      batch_blocks_(batch_blocks),
+      batch_budget_(batch_budget) {}
+
+void SavePipeline::save(std::span<const PageTask> tasks, StreamHandle stream) {
+  if (tasks.empty()) return;
+  std::uint64_t dropped = 0;
+  std::vector<SaveItem> items;
+  if (refuses_now()) {
+    dropped = tasks.size();
+  } else {
+    items = take_snapshots(tasks, stream, &dropped);
+  }
+  if (dropped > 0) {
+    parts_.counters->update([dropped](WorkerStats& stats) { stats.saves_dropped += dropped; });
+  }
+  if (items.empty()) return;
+  enqueue(std::move(items));
+  start_tasks();
+}
+
+std::vector<SaveItem> SavePipeline::take_snapshots(std::span<const PageTask> tasks,
+                                                   StreamHandle stream, std::uint64_t* dropped) {
+  std::vector<SaveItem> items;
+  std::unordered_set<BlockHash, BlockHashHasher> in_this_step;
+  std::uint64_t already_stored = 0;
+  std::uint64_t failed = 0;
+  for (const PageTask& task : tasks) {
+    if (!in_this_step.insert(task.block).second || is_queued(task.block)) continue;
+    if (parts_.recent->contains(task.block)) {
+      ++already_stored;
+      continue;
+    }
+    StagingLease page = parts_.pages->borrow(StagingPool::Use::kSave);
+    if (page == nullptr) {
+      ++*dropped;
+      continue;
+    }
+    const Status copied = parts_.worker.copier->copy_out(
+        parts_.group, task.slot, page->bytes().subspan(kBlockHeaderBytes, parts_.shards.page_bytes),
+        stream);
+    if (copied.ok()) {
+      items.push_back({task.block, std::move(page)});
+    } else {
+      ++failed;
+    }
+  }
+  // After this no page is read any more, and the staging holds the snapshot.
+  if (!items.empty() && !parts_.worker.copier->flush(stream).ok()) {
+    failed += items.size();
+    items.clear();
+  }
+  parts_.counters->update([already_stored, failed](WorkerStats& stats) {
+    stats.blocks_already_stored += already_stored;
+    stats.saves_failed += failed;
+  });
+  return items;
+}
+
+void SavePipeline::enqueue(std::vector<SaveItem> items) {
+  const MutexLock lock(mutex_);
+  for (SaveItem& item : items) {
+    blocks_.insert(item.block);
+    tickets_.insert(++last_ticket_);
+    queue_.push_back({std::move(item), last_ticket_});
+  }
+  if (closed_) drop_queue();
+}
+
+bool SavePipeline::is_queued(const BlockHash& block) const {
+  const MutexLock lock(mutex_);
+  return blocks_.contains(block);
+}
+
+bool SavePipeline::refuses_now() const {
+  const Instant now = parts_.worker.clock->now();
+  const MutexLock lock(mutex_);
+  return closed_ || now < paused_until_;
+}
+
+std::size_t SavePipeline::tasks_wanted() const {
+  const std::size_t batches = (queue_.size() + batch_blocks_ - 1) / batch_blocks_;
+  return std::min(kSaveTasks, running_ + batches);
+}
+
+void SavePipeline::start_tasks() {
+  while (true) {
+    {
+      const MutexLock lock(mutex_);
+      if (scheduled_ >= tasks_wanted()) return;
+      ++scheduled_;
+    }
+    if (submit_task()) continue;
+    const MutexLock lock(mutex_);
+    --scheduled_;
+    // The tasks that there are take the queue along. Without any, nobody would.
+    if (scheduled_ == 0) drop_queue();
+    return;
+  }
+}
+
+/// A task keeps the pipeline alive only while it runs: an executor that never runs it again must
+/// not keep a worker alive that is gone.
+bool SavePipeline::submit_task() {
+  return parts_.worker.executor->submit([self = weak_from_this()] {
+    if (const std::shared_ptr<SavePipeline> pipeline = self.lock()) pipeline->run_task();
+  });
+}
+
+void SavePipeline::run_task() {
+  try {
+    // One batch per turn, so that prefetches of loads get theirs. Without a turn the task goes on.
+    while (run_batch()) {
+      if (submit_task()) return;
+    }
+  } catch (const std::exception& error) {
+    tell_broken_off(error.what());
+    const MutexLock lock(mutex_);
+    --scheduled_;
+    if (scheduled_ == 0) drop_queue();
+  }
+}
+
+/// True if this task is to come again.
+bool SavePipeline::run_batch() {
+  const Instant begin = parts_.worker.clock->now();
+  std::vector<Name> names;
+  std::vector<SaveItem> items = take_batch(&names);
+  if (!items.empty()) {
+    const CommitTotals totals = commit(std::move(items));
+    tell(totals);
+    end_batch(names, totals, parts_.worker.clock->now() - begin);
+  }
+  const MutexLock lock(mutex_);
+  if (!queue_.empty()) return true;
+  --scheduled_;
+  return false;
+}
+
+std::vector<SaveItem> SavePipeline::take_batch(std::vector<Name>* names) {
+  const Instant now = parts_.worker.clock->now();
+  const MutexLock lock(mutex_);
+  if (now < paused_until_) drop_queue();
+  const std::size_t count = std::min(queue_.size(), batch_blocks_);
+  std::vector<SaveItem> items;
+  items.reserve(count);
+  names->reserve(count);
+  while (items.size() < count) {
+    Queued& next = queue_.front();
+    names->push_back({next.item.block, next.ticket});
+    items.push_back(std::move(next.item));
+    queue_.pop_front();
+  }
+  if (count > 0) ++running_;
+  return items;
+}
+
+/// Never throws: whatever goes wrong is a failed save, and the next batch starts afresh.
+CommitTotals SavePipeline::commit(std::vector<SaveItem> items) {
+  CommitTotals totals;
+  totals.failed = items.size();
+  try {
+    CommitBatch batch(parts_, pools_, std::move(items),
+                      Deadline::after(*parts_.worker.clock, batch_budget_));
+    try {
+      batch.run();
+    } catch (const std::exception& error) {
+      tell_broken_off(error.what());
+    }
+    totals = batch.totals();
+  } catch (const std::exception& error) {
+    tell_broken_off(error.what());
+  }
+  return totals;
+}
+
+void SavePipeline::end_batch(const std::vector<Name>& names, const CommitTotals& totals,
+                             Duration took) {
+  parts_.counters->update(
+      [&totals, took, page_bytes = parts_.shards.page_bytes](WorkerStats& stats) {
+        stats.blocks_saved += totals.written;
+        stats.bytes_saved += totals.written * page_bytes;
+        stats.blocks_already_stored += totals.already_stored;
+        stats.blocks_committed += totals.committed;
+        stats.saves_failed += totals.failed;
+        stats.save_nanoseconds += static_cast<std::uint64_t>(took.count());
+      });
+  const Instant now = parts_.worker.clock->now();
+  const MutexLock lock(mutex_);
+  for (const Name& name : names) end_save(name);
+  adjust_pace(totals, now);
+  --running_;
+  changed_.notify_all();
+}
+
+/// Writing into a full store makes it evict, and each refusal costs a call: wait longer each time.
+void SavePipeline::adjust_pace(const CommitTotals& totals, Instant now) {
+  if (totals.backed_off) {
+    pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
+    paused_until_ = now + pause_;
+  } else if (totals.failed == 0) {
+    pause_ = Duration::zero();
+  }
+}
+
+void SavePipeline::end_save(const Name& name) {
+  blocks_.erase(name.block);
+  tickets_.erase(name.ticket);
+}
+
+void SavePipeline::drop_queue() {
+  if (queue_.empty()) return;
+  const std::size_t dropped = queue_.size();
+  for (const Queued& queued : queue_) end_save({queued.item.block, queued.ticket});
+  queue_.clear();
+  parts_.counters->update([dropped](WorkerStats& stats) { stats.saves_dropped += dropped; });
+  changed_.notify_all();
+}
+
+bool SavePipeline::drain(Deadline deadline) {
+  const MutexLock lock(mutex_);
+  const std::uint64_t last = last_ticket_;
+  const auto ended = [this, last]() KVC_REQUIRES(mutex_) {
+    return tickets_.empty() || *tickets_.begin() > last;
+  };
+  while (!ended()) {
+    if (deadline.passed(*parts_.worker.clock)) return false;
+    changed_.wait_until(mutex_, deadline.at);
+  }
+  return true;
+}
+
+bool SavePipeline::close(Deadline deadline) {
+  const MutexLock lock(mutex_);
+  closed_ = true;
+  drop_queue();
+  while (running_ > 0) {
+    if (deadline.passed(*parts_.worker.clock)) return false;
+    changed_.wait_until(mutex_, deadline.at);
+  }
+  return true;
+}
+
+std::size_t SavePipeline::queued_bytes() const {
+  const MutexLock lock(mutex_);
+  return tickets_.size() * parts_.shards.page_bytes;
+}
+
+/// Says once that saves fail, and once that they work again.
+void SavePipeline::tell(const CommitTotals& totals) {
+  const bool fails = totals.failed > 0;
+  {
+    const MutexLock lock(mutex_);
+    if (fails == failing_) return;
+    failing_ = fails;
+  }
+  if (!fails) {
+    log_quietly(*parts_.worker.logger, LogLevel::kInfo, "saves work again");
+    return;
+  }
+  const char* why = totals.backed_off ? "the store has no room; some will be left out for a while"
+                    : totals.down     ? "the store does not answer"
+                                      : "the store did not keep what was put";
+  log_quietly(*parts_.worker.logger, LogLevel::kWarning, std::string("saves fail: ") + why);
+}
+
+void SavePipeline::tell_broken_off(const char* why) {
+  {
+    const MutexLock lock(mutex_);
+    if (told_broken_off_) return;
+    told_broken_off_ = true;
+  }
+  log_quietly(*parts_.worker.logger, LogLevel::kError,
+              std::string("a batch of saves broke off (told once): ") + why);
+}
+
+}  // namespace kvc

@@ -1,0 +1,100 @@
+// Saves of all steps: a bounded queue of snapshots, put and committed by background tasks.
+//
+//   save() copies pages into staging, on the engine's thread; the store is not touched
+//   a task takes a batch from the queue, commits it, and goes to the end of the executor's queue
+//   as long as there is more
+//
+// When there is no room the newest save is dropped. When the store refuses for lack of room, saves
+// are dropped for a while that grows with each refusal.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <span>
+#include <unordered_set>
+#include <vector>
+
+#include "base/mutex.h"
+#include "connector/commit_batch.h"
+#include "connector/load_pipeline.h"
+#include "kvc/clock.h"
+#include "kvc/worker.h"
+
+namespace kvc {
+
+/// save() comes from one thread at a time; everything else from any.
+class SavePipeline : public std::enable_shared_from_this<SavePipeline> {
+ public:
+  SavePipeline(PipelineParts parts, CommitBatch::Pools pools, std::size_t batch_blocks,
+               Duration batch_budget);
+
+  /// Takes a snapshot of each task's page. Whatever happens, the pages are not read afterwards. May
+  /// throw std::bad_alloc: what had not been queued is lost.
+  void save(std::span<const PageTask> tasks, StreamHandle stream);
+
+  /// Waits until every save taken so far ended. False if the deadline came first.
+  bool drain(Deadline deadline);
+
+  /// Drops what waits, and waits for what runs. False if the deadline came first. Idempotent.
+  bool close(Deadline deadline);
+
+  /// Payload of the saves that have not ended.
+  std::size_t queued_bytes() const;
+
+ private:
+  struct Queued {
+    SaveItem item;
+    std::uint64_t ticket = 0;  // Counts the saves taken.
+  };
+  /// What identifies a save once its page has gone.
+  struct Name {
+    BlockHash block;
+    std::uint64_t ticket = 0;
+  };
+
+  std::vector<SaveItem> take_snapshots(std::span<const PageTask> tasks, StreamHandle stream,
+                                       std::uint64_t* dropped);
+  void enqueue(std::vector<SaveItem> items);
+  bool is_queued(const BlockHash& block) const KVC_EXCLUDES(mutex_);
+  bool refuses_now() const KVC_EXCLUDES(mutex_);
+
+  std::size_t tasks_wanted() const KVC_REQUIRES(mutex_);
+  void drop_queue() KVC_REQUIRES(mutex_);
+  void end_save(const Name& name) KVC_REQUIRES(mutex_);
+
+  void start_tasks() KVC_EXCLUDES(mutex_);
+  bool submit_task();
+  void run_task();
+  bool run_batch() KVC_EXCLUDES(mutex_);
+  std::vector<SaveItem> take_batch(std::vector<Name>* names) KVC_EXCLUDES(mutex_);
+  CommitTotals commit(std::vector<SaveItem> items);
+  void end_batch(const std::vector<Name>& names, const CommitTotals& totals, Duration took)
+      KVC_EXCLUDES(mutex_);
+  void adjust_pace(const CommitTotals& totals, Instant now) KVC_REQUIRES(mutex_);
+  void tell(const CommitTotals& totals) KVC_EXCLUDES(mutex_);
+  void tell_broken_off(const char* why) KVC_EXCLUDES(mutex_);
+
+  const PipelineParts parts_;
+  const CommitBatch::Pools pools_;
+  const std::size_t batch_blocks_;
+  const Duration batch_budget_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<Queued> queue_ KVC_GUARDED_BY(mutex_);
+  std::unordered_set<BlockHash, BlockHashHasher> blocks_ KVC_GUARDED_BY(mutex_);  // Not ended.
+  std::set<std::uint64_t> tickets_ KVC_GUARDED_BY(mutex_);                        // Not ended.
+  std::uint64_t last_ticket_ KVC_GUARDED_BY(mutex_) = 0;
+  std::size_t scheduled_ KVC_GUARDED_BY(mutex_) = 0;  // Tasks in the executor, running or not.
+  std::size_t running_ KVC_GUARDED_BY(mutex_) = 0;    // Of those, inside a batch.
+  Duration pause_ KVC_GUARDED_BY(mutex_){0};
+  Instant paused_until_ KVC_GUARDED_BY(mutex_){};
+  bool closed_ KVC_GUARDED_BY(mutex_) = false;
+  bool failing_ KVC_GUARDED_BY(mutex_) = false;
+  bool told_broken_off_ KVC_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace kvc

@@ -1,0 +1,63 @@
+#include "connector/shard_sets.h"
+
+#include <iterator>
+
+namespace kvc {
+
+void RecentShards::saw(const BlockHash& block) {
+  const Instant until = clock_->now() + lifetime_;
+  const MutexLock lock(mutex_);
+  if (const auto found = by_block_.find(block); found != by_block_.end()) {
+    found->second->until = until;
+    sightings_.splice(sightings_.end(), sightings_, found->second);
+    return;
+  }
+  sightings_.push_back({block, until});
+  by_block_.emplace(block, std::prev(sightings_.end()));
+  if (sightings_.size() <= limit_) return;
+  by_block_.erase(sightings_.front().block);
+  sightings_.pop_front();
+}
+
+bool RecentShards::contains(const BlockHash& block) const {
+  const Instant now = clock_->now();
+  const MutexLock lock(mutex_);
+  const auto found = by_block_.find(block);
+  return found != by_block_.end() && now < found->second->until;
+}
+
+void RecentShards::forget(const BlockHash& block) {
+  const MutexLock lock(mutex_);
+  const auto found = by_block_.find(block);
+  if (found == by_block_.end()) return;
+  sightings_.erase(found->second);
+  by_block_.erase(found);
+}
+
+void RecentShards::clear() {
+  const MutexLock lock(mutex_);
+  by_block_.clear();
+  sightings_.clear();
+}
+
+std::size_t RecentShards::size() const {
+  const MutexLock lock(mutex_);
+  return sightings_.size();
+}
+
+void BrokenShards::add(const BlockHash& block) {
+  const MutexLock lock(mutex_);
+  if (blocks_.size() < kLimit) blocks_.insert(block);
+}
+
+bool BrokenShards::contains(const BlockHash& block) const {
+  const MutexLock lock(mutex_);
+  return blocks_.contains(block);
+}
+
+void BrokenShards::remove(const BlockHash& block) {
+  const MutexLock lock(mutex_);
+  blocks_.erase(block);
+}
+
+}  // namespace kvc

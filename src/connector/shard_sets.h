@@ -1,0 +1,69 @@
+// What a rank remembers of its shards in the store, bounded, so that it neither saves again what is
+// there nor takes for stored what is broken.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "base/mutex.h"
+#include "kvc/block_hash.h"
+#include "kvc/clock.h"
+
+namespace kvc {
+
+/// Shards of this rank that were seen in the store a short while ago. Safe to use from any thread.
+class RecentShards {
+ public:
+  static constexpr std::size_t kLimit = 65536;
+  static constexpr Duration kLifetime = std::chrono::seconds(30);
+
+  explicit RecentShards(std::shared_ptr<const Clock> clock, std::size_t limit = kLimit,
+                        Duration lifetime = kLifetime)
+      : clock_(std::move(clock)), limit_(limit), lifetime_(lifetime) {}
+
+  /// The shard was seen there just now. Beyond the limit the oldest sighting goes.
+  void saw(const BlockHash& block);
+  bool contains(const BlockHash& block) const;
+  void forget(const BlockHash& block);
+  /// The store may have lost everything.
+  void clear();
+  std::size_t size() const;
+
+ private:
+  struct Sighting {
+    BlockHash block;
+    Instant until;
+  };
+  using Sightings = std::list<Sighting>;  // Oldest first.
+
+  const std::shared_ptr<const Clock> clock_;
+  const std::size_t limit_;
+  const Duration lifetime_;
+  mutable Mutex mutex_;
+  Sightings sightings_ KVC_GUARDED_BY(mutex_);
+  std::unordered_map<BlockHash, Sightings::iterator, BlockHashHasher> by_block_
+      KVC_GUARDED_BY(mutex_);
+};
+
+/// Shards of this rank that were found broken and could not be removed at once: the next save
+/// removes them before it puts its own. Safe to use from any thread.
+class BrokenShards {
+ public:
+  static constexpr std::size_t kLimit = 4096;
+
+  /// Beyond the limit the block is not remembered: it will be found broken again.
+  void add(const BlockHash& block);
+  bool contains(const BlockHash& block) const;
+  void remove(const BlockHash& block);
+
+ private:
+  mutable Mutex mutex_;
+  std::unordered_set<BlockHash, BlockHashHasher> blocks_ KVC_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvc

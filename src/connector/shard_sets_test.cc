@@ -1,0 +1,71 @@
+#include "connector/shard_sets.h"
+
+#include <gtest/gtest.h>
+
+#include "connector/worker_fixture.h"
+
+namespace kvc {
+namespace {
+
+TEST(RecentShards, RemembersForItsLifetime) {
+  const auto clock = std::make_shared<testlib::SimClock>();
+  RecentShards recent(clock);
+  EXPECT_FALSE(recent.contains(make_hash(1)));
+  recent.saw(make_hash(1));
+  clock->advance(RecentShards::kLifetime - Duration(1));
+  EXPECT_TRUE(recent.contains(make_hash(1)));
+  clock->advance(Duration(1));
+  EXPECT_FALSE(recent.contains(make_hash(1)));
+  recent.saw(make_hash(1));
+  EXPECT_TRUE(recent.contains(make_hash(1)));
+  EXPECT_EQ(recent.size(), 1u);
+}
+
+TEST(RecentShards, AskingDoesNotProlong) {
+  const auto clock = std::make_shared<testlib::SimClock>();
+  RecentShards recent(clock, 10, Duration(10));
+  recent.saw(make_hash(1));
+  for (int i = 0; i < 9; ++i) {
+    clock->advance(Duration(1));
+    EXPECT_TRUE(recent.contains(make_hash(1)));
+  }
+  clock->advance(Duration(1));
+  EXPECT_FALSE(recent.contains(make_hash(1)));
+}
+
+TEST(RecentShards, OldestSightingGoesAtTheLimit) {
+  RecentShards recent(std::make_shared<testlib::SimClock>(), 3);
+  for (const std::uint64_t number : {1u, 2u, 3u, 1u, 4u}) recent.saw(make_hash(number));
+  EXPECT_TRUE(recent.contains(make_hash(1))) << "seen again";
+  EXPECT_FALSE(recent.contains(make_hash(2)));
+  EXPECT_TRUE(recent.contains(make_hash(3)));
+  EXPECT_TRUE(recent.contains(make_hash(4)));
+  EXPECT_EQ(recent.size(), 3u);
+}
+
+TEST(RecentShards, ForgetsOneOrAll) {
+  RecentShards recent(std::make_shared<testlib::SimClock>());
+  recent.saw(make_hash(1));
+  recent.saw(make_hash(2));
+  recent.forget(make_hash(1));
+  recent.forget(make_hash(9));
+  EXPECT_FALSE(recent.contains(make_hash(1)));
+  EXPECT_TRUE(recent.contains(make_hash(2)));
+  recent.clear();
+  EXPECT_EQ(recent.size(), 0u);
+}
+
+TEST(BrokenShards, AreBounded) {
+  BrokenShards broken;
+  for (std::uint64_t number = 0; number <= BrokenShards::kLimit; ++number) {
+    broken.add(make_hash(number));
+  }
+  EXPECT_TRUE(broken.contains(make_hash(0)));
+  EXPECT_FALSE(broken.contains(make_hash(BrokenShards::kLimit)));
+  broken.remove(make_hash(0));
+  broken.add(make_hash(BrokenShards::kLimit));
+  EXPECT_TRUE(broken.contains(make_hash(BrokenShards::kLimit)));
+}
+
+}  // namespace
+}  // namespace kvc

@@ -1,0 +1,82 @@
+#include "connector/staging.h"
+
+#include <algorithm>
+#include <string>
+
+namespace kvc {
+
+Result<std::shared_ptr<StagingArea>> StagingArea::create(std::size_t bytes, Store& store) {
+  Result<MappedMemory> memory = MappedMemory::map(bytes);
+  if (!memory.ok()) return memory.status();
+  const Status status = store.register_memory(memory->bytes());
+  if (!status.ok()) {
+    // An unanswered registration may still come about.
+    if (status.code() == Code::kTimedOut) memory->abandon();
+    return Status(Code::kUnavailable, "the store did not take " + std::to_string(bytes) +
+                                          " bytes of staging memory: " + status.message());
+  }
+  return std::make_shared<StagingArea>(std::move(memory).value());
+}
+
+Status StagingArea::close(Store& store, bool idle) {
+  if (!idle) {
+    memory_.abandon();
+    return {Code::kTimedOut, "store calls that were given up still hold staging memory"};
+  }
+  Status status = store.unregister_memory(memory_.bytes());
+  if (!status.ok()) memory_.abandon();
+  return status;
+}
+
+StagingPage::~StagingPage() {
+  if (pool_ != nullptr) pool_->give_back(bytes_, for_save_);
+}
+
+StagingPool::StagingPool(std::shared_ptr<StagingArea> area, std::span<std::byte> memory,
+                         std::size_t page_bytes, std::size_t save_limit)
+    : area_(std::move(area)),
+      capacity_(page_bytes == 0 ? 0 : memory.size() / page_bytes),
+      save_limit_(save_limit) {
+  const MutexLock lock(mutex_);
+  free_.reserve(capacity_);
+  // The first page is lent first, and again as soon as it is back: few pages stay warm.
+  for (std::size_t i = capacity_; i > 0; --i) {
+    free_.push_back(memory.subspan((i - 1) * page_bytes, page_bytes));
+  }
+}
+
+StagingLease StagingPool::borrow(Use use) {
+  const auto page = std::make_shared<StagingPage>();
+  std::shared_ptr<StagingPool> self = shared_from_this();
+  const MutexLock lock(mutex_);
+  if (available_locked(use) == 0) return nullptr;
+  page->bytes_ = free_.back();
+  free_.pop_back();
+  page->for_save_ = use == Use::kSave;
+  if (page->for_save_) ++lent_to_saves_;
+  page->pool_ = std::move(self);
+  return page;
+}
+
+std::size_t StagingPool::available_locked(Use use) const {
+  if (use == Use::kLoad) return free_.size();
+  return std::min(free_.size(), save_limit_ - std::min(save_limit_, lent_to_saves_));
+}
+
+std::size_t StagingPool::available(Use use) const {
+  const MutexLock lock(mutex_);
+  return available_locked(use);
+}
+
+std::size_t StagingPool::lent() const {
+  const MutexLock lock(mutex_);
+  return capacity_ - free_.size();
+}
+
+void StagingPool::give_back(std::span<std::byte> page, bool for_save) {
+  const MutexLock lock(mutex_);
+  if (for_save) --lent_to_saves_;
+  free_.push_back(page);
+}
+
+}  // namespace kvc

@@ -1,0 +1,96 @@
+// Staging memory: one mapping, registered with the store once, cut into pages that are lent out.
+//
+// A lent page comes back when its last holder lets go. A store that has given up a call keeps the
+// call's hold, so the pages of that call are in quarantine until the transfer is provably over.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "kvc/store.h"
+#include "os/memory.h"
+
+namespace kvc {
+
+/// The mapping and its registration. REQUIRES: close() before the store is closed.
+class StagingArea {
+ public:
+  /// kExhausted without memory; kUnavailable if the store does not take it.
+  static Result<std::shared_ptr<StagingArea>> create(std::size_t bytes, Store& store);
+
+  explicit StagingArea(MappedMemory memory) : memory_(std::move(memory)) {}
+
+  std::span<std::byte> bytes() const { return memory_.bytes(); }
+
+  /// Ends the registration if the memory is `idle`; the mapping goes with the last page. Memory
+  /// that a call may still use, or that the store does not let go of, stays mapped for good: its
+  /// address must not be given to anybody else. Once.
+  Status close(Store& store, bool idle);
+
+ private:
+  MappedMemory memory_;
+};
+
+class StagingPool;
+
+/// A page on loan.
+class StagingPage {
+ public:
+  StagingPage() = default;
+  StagingPage(const StagingPage&) = delete;
+  StagingPage& operator=(const StagingPage&) = delete;
+  ~StagingPage();
+
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  friend class StagingPool;
+  std::shared_ptr<StagingPool> pool_;
+  std::span<std::byte> bytes_;
+  bool for_save_ = false;
+};
+
+using StagingLease = std::shared_ptr<StagingPage>;
+
+/// Safe to use from any thread.
+class StagingPool : public std::enable_shared_from_this<StagingPool> {
+ public:
+  /// Who borrows. Saves have a limit of their own, so that pages are left for loads.
+  enum class Use { kLoad, kSave };
+
+  /// Cuts `memory`, a part of `area`, into pages of `page_bytes`. At most `save_limit` of them are
+  /// lent to saves at a time.
+  StagingPool(std::shared_ptr<StagingArea> area, std::span<std::byte> memory,
+              std::size_t page_bytes, std::size_t save_limit);
+
+  /// Null if no page is free for this use.
+  StagingLease borrow(Use use);
+  /// Pages that borrow() would give now.
+  std::size_t available(Use use) const;
+  std::size_t capacity() const { return capacity_; }
+  /// Pages on loan, those in quarantine included.
+  std::size_t lent() const;
+
+ private:
+  friend class StagingPage;
+  std::size_t available_locked(Use use) const KVC_REQUIRES(mutex_);
+  void give_back(std::span<std::byte> page, bool for_save);
+
+  const std::shared_ptr<StagingArea> area_;
+  const std::size_t capacity_;
+  const std::size_t save_limit_;
+  mutable Mutex mutex_;
+  std::vector<std::span<std::byte>> free_ KVC_GUARDED_BY(mutex_);  // Never grows past capacity_.
+  std::size_t lent_to_saves_ KVC_GUARDED_BY(mutex_) = 0;
+};
+
+/// A hold for one store call on the pages that it uses.
+inline BufferHold hold_pages(std::vector<StagingLease> pages) {
+  return std::make_shared<const std::vector<StagingLease>>(std::move(pages));
+}
+
+}  // namespace kvc
