@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mooncake_trtllm.cli import environment, stores
 from mooncake_trtllm.cli.checks import Check, Checks
-from mooncake_trtllm.cli.exits import BROKEN, GOOD, UNREACHABLE, exit_code
+from mooncake_trtllm.cli.exits import BROKEN, GOOD, exit_code
 from mooncake_trtllm.cli.output import print_json
 from mooncake_trtllm.local_store import LocalStoreError, wheel_version
 from mooncake_trtllm.simulator import (
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         print_json(checks.content())
     else:
         sys.stdout.write(checks.text())
-    return UNREACHABLE if code == UNREACHABLE else code
+    return code
 
 
 def _store_text(store: stores.RunStore) -> str:

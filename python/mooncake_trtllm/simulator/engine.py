@@ -68,7 +68,7 @@ class Engine:
         self._previous: list[Step] = []
         self._progressed_at = time.monotonic()
         self._start(enter_thread)
-        self._reporter = BatchReporter(config, self.ledger)
+        self._reporter = BatchReporter(config)
         self._forward = ForwardPass(config, oracle, self._pool, self._worker, self.ledger)
         self._completions = Completions(self._worker, collective, config.tp)
 

@@ -27,13 +27,13 @@ class BoundRequest:
     """The request as the C++ binding shows it: bound attributes alone."""
 
     __slots__ = (
+        "_extra",
         "_tokens",
         "cache_salt",
         "cache_salt_id",
         "context_chunk_size",
         "context_current_position",
         "context_remaining_length",
-        "extra",
         "is_dummy_request",
         "is_finished",
         "is_finished_due_to_cancellation",
@@ -80,15 +80,15 @@ class BoundRequest:
         self.multimodal_hashes = [item.bound_hash() for item in media] if media else None
         self.multimodal_positions = [item.start for item in media] if media else None
         self.multimodal_lengths = [item.length for item in media] if media else None
-        self.extra = dict(prompt.attributes)
+        self._extra = dict(prompt.attributes)
         for name in ("is_dummy_request", "is_generation_only_request", "multimodal_hashes"):
-            if name in self.extra:
-                setattr(self, name, self.extra[name])
+            if name in self._extra:
+                setattr(self, name, self._extra[name])
 
     def __getattr__(self, name: str) -> object:
         """Attributes that only some requests have."""
-        if name != "extra" and name in self.extra:
-            return self.extra[name]
+        if name != "_extra" and name in self._extra:
+            return self._extra[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def get_tokens(self, beam: int) -> list[int]:

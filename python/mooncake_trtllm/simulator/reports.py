@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mooncake_trtllm.simulator.config import InstanceConfig
-from mooncake_trtllm.simulator.ledger import Ledger
 from mooncake_trtllm.simulator.messages import (
     SchedulerOutput,
     early_request_data,
@@ -17,9 +16,8 @@ __all__ = ["BatchReporter"]
 class BatchReporter:
     """Builds the output of a batch and remembers what was reported of each request."""
 
-    def __init__(self, config: InstanceConfig, ledger: Ledger) -> None:
+    def __init__(self, config: InstanceConfig) -> None:
         self._config = config
-        self._ledger = ledger
 
     def build(self, batch: list[Record] | None, *, leader: bool) -> SchedulerOutput | None:
         """Append deltas against the last report; every rank keeps count, the leader builds."""

@@ -1,0 +1,196 @@
+"""The verbs as users run them, on a private Mooncake Store that they start and stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mooncake_trtllm.cli.trace_report import hits_digest
+from mooncake_trtllm.local_store import LocalStore
+from mooncake_trtllm.simulator.workloads import IdealCache, agentic_workload
+
+pytestmark = pytest.mark.mooncake
+
+SAMPLE = Path(__file__).parents[2] / "data" / "fast25_sample.jsonl"
+STEPS = ["cold", "warm", "other_salt", "restart", "tampered", "store_gone"]
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "mooncake_trtllm", *arguments]
+
+
+def run_json(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, Any, str]:
+    result = subprocess.run(
+        command(*arguments, "--json"),
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert result.stdout.count("\n") == 1, result.stderr
+    return result.returncode, json.loads(result.stdout), result.stderr
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def wait_until_gone(pids: list[int]) -> bool:
+    """Bounded; the kernel may take a moment to end a killed process."""
+    deadline = time.monotonic() + 10
+    event = threading.Event()
+    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
+        event.wait(0.01)
+    return not any(alive(pid) for pid in pids)
+
+
+@pytest.mark.slow
+def test_demo_shows_every_step(environment: pytest.MonkeyPatch) -> None:
+    environment.delenv("MC_BACKEND")
+    environment.delenv("MC_STAGING_BYTES")
+    code, report, errors = run_json("demo")
+    assert code == 0, errors
+    assert (report["schema"], report["ok"], report["backend"], report["tp"]) == (
+        "demo/1",
+        True,
+        "mooncake",
+        2,
+    )
+    assert [step["name"] for step in report["steps"]] == STEPS
+    steps = {step["name"]: step for step in report["steps"]}
+    block_bytes = steps["cold"]["bytes_saved"] // steps["cold"]["blocks_matchable"]
+    matchable = steps["cold"]["blocks_matchable"]
+    assert matchable > 0
+    assert all(step["blocks_matchable"] == matchable for step in report["steps"])
+    assert all(step["blocks_verified"] == step["blocks_hit"] for step in report["steps"])
+    hits = {name: step["blocks_hit"] for name, step in steps.items()}
+    tampered = hits.pop("tampered")
+    assert hits == {
+        "cold": 0,
+        "warm": matchable,
+        "other_salt": 0,
+        "restart": matchable,
+        "store_gone": 0,
+    }
+    assert 0 < tampered < matchable
+    for name in ("warm", "restart"):
+        assert steps[name]["bytes_loaded"] == matchable * block_bytes
+        assert steps[name]["bytes_saved"] == 0
+    assert [step["blocks_rejected"] for step in report["steps"]] == [0, 0, 0, 0, 1, 0]
+    assert [step["errors"] for step in report["steps"]] == [0, 0, 0, 0, 1, 0]
+    assert steps["tampered"]["healed"]["blocks_verified"] == matchable
+    assert steps["tampered"]["tampered_key"] in steps["tampered"]["error"]
+    # CTX, GEN and the restarted instance are two processes each; the store has two of its own.
+    ranks = {step["name"]: step["pids"] for step in report["steps"]}
+    assert ranks["warm"] == ranks["other_salt"]
+    assert ranks["restart"] == ranks["tampered"] == ranks["store_gone"]
+    pids = [*ranks["cold"], *ranks["warm"], *ranks["restart"]]
+    pids += [report["store"]["master_pid"], report["store"]["storage_pid"]]
+    assert len(set(pids)) == 8
+    assert wait_until_gone(pids)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_demo_and_all_that_it_started(
+    number: signal.Signals, environment: pytest.MonkeyPatch
+) -> None:
+    environment.delenv("MC_BACKEND")
+    with subprocess.Popen(
+        command("demo"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("warm"):
+                break
+        children = descendants(process.pid)
+        assert len(children) >= 6
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "everything that was started is stopped" in errors
+    assert wait_until_gone(children)
+
+
+def descendants(pid: int) -> list[int]:
+    """The children of a process, and theirs."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *descendants(int(child))]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tp", "ranks"), [("1", "threads"), ("2", "processes")])
+def test_trace_reuses_what_an_exact_cache_would(
+    tp: str, ranks: str, environment: pytest.MonkeyPatch
+) -> None:
+    environment.delenv("MC_STAGING_BYTES")
+    code, row, errors = run_json("trace", "--backend", "mooncake", "--tp", tp, "--ranks", ranks)
+    assert code == 0, errors
+    assert (row["blocks_hit"], row["blocks_verified"], row["errors"]) == (17248, 17248, 0)
+    cache = IdealCache(32)
+    assert row["hits_digest"] == hits_digest([cache.serve(tokens) for tokens in agentic_workload()])
+
+
+def test_replay_meets_a_warm_store(environment: pytest.MonkeyPatch) -> None:
+    code, row, errors = run_json(
+        "trace", "--backend", "mooncake", "--input", str(SAMPLE), "--replay"
+    )
+    assert code == 0, errors
+    assert row["blocks_hit"] == row["blocks_matchable"] == row["blocks_verified"] > 0
+
+
+def test_verbs_use_the_users_store_and_leave_it_alone(environment: pytest.MonkeyPatch) -> None:
+    with LocalStore(segment_bytes=256 << 20) as store:
+        env = store.client_environment()
+        for _ in range(2):
+            # A model of its own each time: the second run is cold all the same.
+            code, row, errors = run_json(
+                "trace", "--backend", "mooncake", "--input", str(SAMPLE), env=env
+            )
+            assert code == 0, errors
+            assert row["first_request_blocks_hit"] == 0
+        assert len(store.segments()) == 1
+        assert len(store.keys()) > 0
+
+
+def test_selfcheck_is_good(environment: pytest.MonkeyPatch) -> None:
+    code, report, errors = run_json("selfcheck", "--backend", "mooncake")
+    assert code == 0, errors
+    assert report["schema"] == "checks/1"
+    assert report["ok"] is True
+    names = [check["name"] for check in report["checks"]]
+    assert {"reuse", "bit_exact", "salt_isolation", "layout_refusal"} <= set(names)
+
+
+@pytest.mark.parametrize("verb", ["trace", "demo", "selfcheck"])
+def test_a_store_that_is_not_there_is_exit_code_3(
+    verb: str, environment: pytest.MonkeyPatch
+) -> None:
+    result = subprocess.run(
+        command(verb, "--backend", "mooncake"),
+        env={**os.environ, "MOONCAKE_MASTER": "127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert result.returncode == 3, result.stderr
+    assert "127.0.0.1:1" in result.stdout + result.stderr
