@@ -27,7 +27,10 @@ PyObject* on_exit(PyObject* capsule, PyObject* /*none*/) {
   {
     const GilPause pause;
     const std::shared_ptr<const Clock> clock = system_clock();
-    (void)exit->gate.shut(Deadline::after(*clock, exit->wait), *clock);
+    // At exit the binding tears down its clients, with no regard for calls that are in them.
+    if (!exit->gate.shut(Deadline::after(*clock, exit->wait), *clock)) {
+      skip_registered_exit_handlers();
+    }
   }
   Py_RETURN_NONE;
 }

@@ -8,4 +8,9 @@ namespace kvc {
 /// The system's number of this process. Changes in a forked child.
 std::int64_t process_id();
 
+/// When this process exits, it skips the exit handlers that are registered by now (destructors of
+/// static objects among them), and keeps its exit status. For the case that a library's own handler
+/// would pull memory from under a thread that is stuck in it.
+void skip_registered_exit_handlers();
+
 }  // namespace kvc
