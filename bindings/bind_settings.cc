@@ -45,12 +45,6 @@ nb::list describe(const Settings& settings) {
   return lines;
 }
 
-nb::list setting_names() {
-  nb::list names;
-  for (const SettingSpec& spec : setting_table()) names.append(to_str(spec.name));
-  return names;
-}
-
 nb::list split(std::string_view choices) {
   nb::list list;
   while (!choices.empty()) {
@@ -82,7 +76,7 @@ nb::list table() {
 }  // namespace
 
 void bind_settings(nb::module_& m) {
-  nb::class_<Settings>(m, "Settings", "Names must be those of setting_names(), types must fit.")
+  nb::class_<Settings>(m, "Settings", "Names must be in setting_table(), types must fit.")
       .def_static("parse", &parse, "environment"_a, nb::kw_only(), "overrides"_a = Texts(),
                   "file_text"_a.none() = nb::none(), "file_name"_a = "",
                   "store_file_text"_a.none() = nb::none(), "store_file_name"_a = "")
@@ -97,8 +91,7 @@ void bind_settings(nb::module_& m) {
       .def("warnings", &Settings::warnings)
       .def("describe", &describe, nb::sig("def describe(self) -> list[tuple[str, str, str]]"),
            "Name, value and source of every setting that has a value.");
-  m.def("setting_names", &setting_names, nb::sig("def setting_names() -> list[str]"));
-  m.def("setting_table", &table, nb::sig("def setting_table() -> list[dict[str, Any]]"),
+  m.def("setting_table", &table, nb::sig("def setting_table() -> list[dict[str, typing.Any]]"),
         "The rows of the table, for its documentation.");
 }
 

@@ -1,12 +1,14 @@
 """The end of things: dropped references, exit of the interpreter, and forks.
 
 There is no shutdown callback. A connector's resources are released when the last reference to it
-goes, at the latest before the interpreter finalises. In a forked child nothing is released, since
-the threads of the parent do not exist there: the resources are given up.
+goes, at the latest by an exit handler, before the interpreter finalises. In a forked child nothing
+is released, since the threads of the parent do not exist there: the resources are given up.
 """
 
 from __future__ import annotations
 
+import atexit
+import itertools
 import os
 import weakref
 from typing import Protocol
@@ -29,6 +31,8 @@ class Releasable(ForkAware, Protocol):
 
 
 _tracked: weakref.WeakSet[ForkAware] = weakref.WeakSet()
+_releasable: weakref.WeakValueDictionary[int, Releasable] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
 
 
 def track(resources: ForkAware) -> None:
@@ -39,7 +43,19 @@ def track(resources: ForkAware) -> None:
 def release_with(owner: object, resources: Releasable) -> weakref.finalize[[], object]:
     """Release `resources` when `owner` goes or the interpreter exits; newest first."""
     track(resources)
-    return weakref.finalize(owner, resources.release)
+    _releasable[next(_numbers)] = resources
+    finalizer = weakref.finalize(owner, resources.release)
+    # Exit handlers run newest first. Ours has to come before the one of a store's client, which
+    # ends all calls and was registered when the store was opened: so it is registered anew.
+    finalizer.atexit = False
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+    return finalizer
+
+
+def _at_exit() -> None:
+    for _, resources in sorted(_releasable.items(), key=lambda item: -item[0]):
+        resources.release()
 
 
 def _after_fork_in_child() -> None:

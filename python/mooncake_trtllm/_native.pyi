@@ -2,6 +2,7 @@
 
 import enum
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 KEY_FORMAT_VERSION: int = 1
 
@@ -183,7 +184,7 @@ def without_saves(plan: bytes) -> bytes:
     """The same plan with its loads only."""
 
 class Settings:
-    """Names must be those of setting_names(), types must fit."""
+    """Names must be in setting_table(), types must fit."""
 
     @staticmethod
     def parse(
@@ -204,7 +205,6 @@ class Settings:
     def describe(self) -> list[tuple[str, str, str]]:
         """Name, value and source of every setting that has a value."""
 
-def setting_names() -> list[str]: ...
 def setting_table() -> list[dict[str, Any]]:
     """The rows of the table, for its documentation."""
 
@@ -238,6 +238,22 @@ class GuardedStore(Store):
     def counters(self) -> dict[str, int]: ...
     def disown(self) -> None:
         """Give up without closing: after a fork, in the child."""
+
+def open_mooncake_store(
+    master: str,
+    *,
+    metadata_server: str = "P2PHANDSHAKE",
+    protocol: str = "tcp",
+    devices: str = "",
+    local_hostname: str = "",
+    tenant: str = "default",
+    global_segment_bytes: int = 0,
+    max_object_bytes: int = 268435456,
+) -> Store:
+    """
+    A client of a Mooncake Store that took and returned a canary object. Blocks without the
+    GIL but for Mooncake's own setup(); call it where a second of waiting does no harm.
+    """
 
 class Scheduler:
     def __init__(

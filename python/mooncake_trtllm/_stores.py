@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from mooncake_trtllm import _native
 from mooncake_trtllm._lifecycle import track
-from mooncake_trtllm.errors import KvConnectorConfigError
 from mooncake_trtllm.settings import ConnectorSettings
 
 __all__ = ["StoreLease", "StoreRegistry", "stores"]
@@ -23,6 +22,15 @@ __all__ = ["StoreLease", "StoreRegistry", "stores"]
 _GUARD_THREADS = 8
 _MAX_ABANDONED = 4
 _CLOSE_TIMEOUT_S = 2.0
+
+_MOONCAKE_TEXTS = (
+    "MOONCAKE_MASTER",
+    "MOONCAKE_TE_META_DATA_SERVER",
+    "MOONCAKE_PROTOCOL",
+    "MOONCAKE_DEVICE",
+    "MOONCAKE_LOCAL_HOSTNAME",
+    "MOONCAKE_TENANT_ID",
+)
 
 
 @dataclass(eq=False)
@@ -136,9 +144,23 @@ class StoreRegistry:
         if settings.backend == "memory":
             key: Hashable = ("memory", settings.memory_bytes)
             return key, lambda: self._memory_store(key, settings.memory_bytes)
-        raise KvConnectorConfigError(
-            f"MC_BACKEND={settings.backend} is not known. Remedy: use memory or mooncake"
-        )
+        core = settings.core
+        segment_bytes = core.number("MOONCAKE_GLOBAL_SEGMENT_SIZE")
+        texts = [core.text(name) for name in _MOONCAKE_TEXTS]
+
+        def open_mooncake() -> _native.Store:
+            master, metadata_server, protocol, devices, local_hostname, tenant = texts
+            return _native.open_mooncake_store(
+                master,
+                metadata_server=metadata_server,
+                protocol=protocol,
+                devices=devices,
+                local_hostname=local_hostname,
+                tenant=tenant,
+                global_segment_bytes=segment_bytes,
+            )
+
+        return ("mooncake", segment_bytes, *texts), open_mooncake
 
     def _memory_store(self, key: Hashable, capacity_bytes: int) -> _native.Store:
         memory = self._memory.get(key)

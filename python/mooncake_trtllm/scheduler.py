@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from mooncake_trtllm import _native
@@ -28,6 +29,7 @@ __all__ = ["MooncakeKvCacheConnectorScheduler"]
 
 _NO_PROMISE = (0, False)
 _LOGGED_BYPASSES = 20
+_MAX_OPEN_PROMISES = 1 << 16
 _COUNTERS = (
     "queries",
     "blocks_looked_up",
@@ -118,6 +120,10 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
         self._finalizer = release_with(self, self._resources)
         self._queries = 0
         self._bypassed = 0
+        # Requests with a promise: not allocated yet; allocated, load not planned yet; and those
+        # whose load cannot be planned, which the workers must hear of.
+        self._promised: dict[int, None] = {}
+        self._owed: set[int] = set()
         self._broken: set[int] = set()
 
     # The life of a request ---------------------------------------------------------------------
@@ -135,13 +141,22 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
             if self._instance.settings.disabled():
                 raise Bypass(f"{self._instance.settings.disable_file} is there")
             content = read_request(request, self._instance.settings.lora_ids)
-            return self._lookup(core, content, num_computed_tokens), False
+            tokens = self._lookup(core, content, num_computed_tokens)
         except (Bypass, KvConnectorConfigError) as reason:
             self._bypass(request, reason)
             return _NO_PROMISE
         except Exception:
             self._bypass(request, None)
             raise
+        self._remember_promise(content.request_id, tokens)
+        return tokens, False
+
+    def _remember_promise(self, request_id: int, tokens: int) -> None:
+        self._promised.pop(request_id, None)
+        if tokens > 0:
+            self._promised[request_id] = None
+        while len(self._promised) > _MAX_OPEN_PROMISES:
+            del self._promised[next(iter(self._promised))]
 
     def _bypass(self, request: Any, reason: Exception | None) -> None:
         """The request is not cached; nothing that was known of its id holds any more."""
@@ -166,28 +181,30 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
     @total(lambda: None)
     def update_state_after_alloc(self, request: Any, block_ids: Any, *_args: Any) -> None:
         """Take the pages of the whole prompt."""
-        core = self._resources.core()
-        if core is None:
-            return
-        request_id = read_request_id(request)
-        try:
-            core.allocated(request_id, read_slots(block_ids))
-        except Exception:
-            self._broken.add(request_id)
-            raise
+        self._allocated(request, read_slots, block_ids)
 
     @total(lambda: None)
     def update_state_after_alloc_by_layer_group(
         self, request: Any, block_ids_by_layer_group: Any, *_args: Any
     ) -> None:
         """Take the pages of the only layer group."""
+        self._allocated(request, read_slots_by_group, block_ids_by_layer_group)
+
+    def _allocated(self, request: Any, read: Callable[[Any], list[int]], block_ids: Any) -> None:
+        core = self._resources.core()
+        if core is None:
+            return
         request_id = read_request_id(request)
+        promised = request_id in self._promised
+        self._promised.pop(request_id, None)
         try:
-            slots = read_slots_by_group(block_ids_by_layer_group)
+            core.allocated(request_id, read(block_ids))
         except Exception:
-            self._broken.add(request_id)
+            if promised:
+                self._broken.add(request_id)
             raise
-        self.update_state_after_alloc(request, slots)
+        if promised:
+            self._owed.add(request_id)
 
     @total(lambda: False)
     def request_finished(
@@ -229,25 +246,37 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
         if core is None:
             return
         with contextlib.suppress(Bypass):  # without an id it was never known
-            core.finished(read_request_id(request))
+            request_id = read_request_id(request)
+            self._promised.pop(request_id, None)
+            self._owed.discard(request_id)
+            core.finished(request_id)
 
     # The life of a step ------------------------------------------------------------------------
 
-    @total(lambda: b"")
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         """Return the plan of the step, in bytes; with it the requests that cannot be loaded."""
         core = self._resources.core()
         if core is None or scheduler_output is None:
             return b""
+        try:
+            plan = self._plan_step(core, scheduler_output)
+        except Exception:  # noqa: BLE001 - nothing may leave a callback
+            log.exception("no plan for this step; promised loads fail")
+            self._broken |= self._owed
+            plan = b""
+        self._owed.clear()
+        if not self._broken:
+            return plan
+        broken, self._broken = sorted(self._broken), set()
+        return plan, tuple(broken)
+
+    def _plan_step(self, core: _native.Scheduler, scheduler_output: Any) -> bytes:
         reports, unusable = read_step(scheduler_output)
         plan = self._plan(core, reports, unusable)
         for request_id in unusable:
             core.finished(request_id)
         if self._instance.settings.disabled():
-            plan = _native.without_saves(plan)
-        if self._broken:
-            broken, self._broken = sorted(self._broken), set()
-            return plan, tuple(broken)
+            return _native.without_saves(plan)
         return plan
 
     @staticmethod

@@ -67,9 +67,15 @@ class _Resources:
         instance = self._instance
         args = instance.args
         kv_dtype = settle_kv_dtype(instance.identity, pool)
-        layout = _native.describe_dense_pool(
-            pool.address, list(pool.shape), pool.element_bytes, args.tokens_per_block
-        )
+        try:
+            layout = _native.describe_dense_pool(
+                pool.address, list(pool.shape), pool.element_bytes, args.tokens_per_block
+            )
+        except KvConnectorConfigError as error:
+            raise KvConnectorConfigError(
+                f"the KV pool {list(pool.shape)} cannot be used: {error}. Remedy: register the "
+                "pool of the V1 manager, [blocks, layers, kv_factor, elements per block]"
+            ) from error
         check_geometry(args, pool, kv_dtype)
         keyspace = instance.identity.keyspace(layout.geometry, kv_dtype)
         core = _native.Worker(
@@ -83,7 +89,14 @@ class _Resources:
             save_deadline_s=_SAVE_DEADLINE_S,
             threads=_THREADS,
         )
-        core.register_layout(keyspace, layout)
+        try:
+            core.register_layout(keyspace, layout)
+        except KvConnectorConfigError as error:
+            raise KvConnectorConfigError(
+                f"the KV pool {list(pool.shape)} cannot be served: {error}. Remedy: raise "
+                f"MC_STAGING_BYTES (now {instance.settings.staging_bytes}) and with it "
+                f"MC_SAVE_QUEUE_BYTES (now {instance.settings.save_queue_bytes})"
+            ) from error
         with self._lock:
             if self._ended:
                 core.close(_CLOSE_S)
@@ -152,6 +165,7 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
         self._resources = _Resources(self._instance, entry)
         self._finalizer = release_with(self, self._resources)
         self._unusable: str | None = None
+        self._may_save = True
         self._failed_requests: tuple[int, ...] = ()
 
     # Start-up ----------------------------------------------------------------------------------
@@ -184,13 +198,13 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
     def bind_connector_meta(self, metadata: Any) -> None:
         """Take the plan of the step. What is wrong with it is told when its loads are due."""
         self._metadata = metadata
-        self._unusable, self._failed_requests = None, ()
+        self._unusable, self._failed_requests, self._may_save = None, (), True
         try:
             self._bind(metadata)
         except Exception as error:  # noqa: BLE001 - promised loads may be lost: never silently
             self._unusable = f"the plan of the step cannot be used: {error}"
-            if self._resources.core is not None:
-                self._resources.core.bind(b"")
+            # An older plan may still be bound, and its pages belong to others by now.
+            self._may_save = False
 
     def _bind(self, metadata: Any) -> None:
         plan = metadata
@@ -210,7 +224,7 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
         unusable, self._unusable = self._unusable, None
         failed, self._failed_requests = self._failed_requests, ()
         failures: list[tuple[int, str, str, str]] = []
-        if core is not None:
+        if core is not None and unusable is None:
             try:
                 failures = core.load(_stream_handle(stream))
             except Exception as error:
@@ -236,12 +250,14 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
     def wait_for_save(self, stream: Any) -> None:
         """Take snapshots of the pages to save; the rest happens in the background."""
         core = self._resources.core
-        if core is not None:
+        if core is not None and self._may_save:
             core.save(_stream_handle(stream))
 
     @total(lambda: ([], []))
     def get_finished(
-        self, finished_gen_req_ids: Iterable[int], started_loading_req_ids: Iterable[int]
+        self,
+        finished_gen_req_ids: Iterable[int] | None,
+        started_loading_req_ids: Iterable[int] | None,
     ) -> tuple[list[int], list[int]]:
         """Return what was asked about: no read of pages and no load is ever outstanding here."""
         return _distinct(finished_gen_req_ids), _distinct(started_loading_req_ids)

@@ -1,0 +1,372 @@
+"""A store that hangs, answers nonsense or fails: callbacks stay bounded and total, and recover."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.engine import Engine, Request
+
+from mooncake_trtllm import KvConnectorLoadError, _stores, _testing
+
+MakeEngine = Callable[..., Engine]
+TOKENS = [int(t) for t in np.random.default_rng(21).integers(0, 32000, 61)]
+FULL = 60 // 8
+CALLBACK_BOUND_S = 5.0
+_ids = itertools.count(1)
+
+
+def request(tokens: list[int] = TOKENS, **extra: Any) -> Request:
+    return Request(next(_ids), list(tokens), extra)
+
+
+@pytest.fixture(name="gate")
+def gate_fixture(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[_testing.GatedStore]:
+    """The store of all engines of the test stands behind this gate."""
+    gates: list[_testing.GatedStore] = []
+    inner = _stores.StoreRegistry._memory_store
+
+    def gated(self: Any, key: Any, capacity: int) -> _testing.GatedStore:
+        gates.append(_testing.GatedStore(inner(self, key, capacity)))
+        return gates[-1]
+
+    monkeypatch.setattr(_stores.StoreRegistry, "_memory_store", gated)
+    keeper = make_engine()  # opens the store
+    assert len(gates) == 1
+    yield gates[0]
+    gates[0].open_gate()
+    keeper.close()
+
+
+class Timer:
+    """The longest of the calls that went through it."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    def __call__(self, call: Callable[..., Any], *args: Any) -> Any:
+        start = time.monotonic()
+        try:
+            return call(*args)
+        finally:
+            self.longest = max(self.longest, time.monotonic() - start)
+
+
+def step(engine: Engine, one: Request, pages: list[int], matched: int = 0) -> SimpleNamespace:
+    data = SimpleNamespace(
+        request_id=one.request_id,
+        new_tokens=one.tokens,
+        new_block_ids=pages,
+        computed_position=0,
+        num_scheduled_tokens=len(one.tokens) - 8 * matched,
+    )
+    return SimpleNamespace(new_requests=[data], cached_requests=[])
+
+
+def test_every_callback_is_bounded_with_every_call_hung(
+    make_engine: MakeEngine, gate: _testing.GatedStore
+) -> None:
+    """Default deadlines: no callback takes 5 s, whichever of them meets the hung store first."""
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    matched, pages = engine.start(promised)
+    assert matched == FULL
+    gate.close_gate()
+    timed = Timer()
+    scheduler, worker = engine.scheduler, engine.worker
+    meta = timed(scheduler.build_connector_meta, step(engine, promised, pages, matched))
+    timed(worker.bind_connector_meta, meta)
+    with pytest.raises(KvConnectorLoadError, match="Remedy") as caught:
+        timed(worker.start_load_kv, None)
+    assert caught.value.request_ids == [promised.request_id]
+    timed(worker.wait_for_layer_load, 0, None)
+    timed(worker.save_kv_layer, 0, None)
+    timed(worker.wait_for_save, None)
+    timed(worker.get_finished, [], [])
+    assert timed(scheduler.get_num_new_matched_tokens, request().bound(), 0) == (0, False)
+    saved = request([*TOKENS[:5], 7, *TOKENS[6:]])
+    assert timed(scheduler.get_num_new_matched_tokens, saved.bound(), 0) == (0, False)
+    timed(scheduler.update_state_after_alloc, saved.bound(), pages)
+    timed(worker.bind_connector_meta, scheduler.build_connector_meta(step(engine, saved, pages)))
+    timed(worker.start_load_kv, None)
+    timed(worker.wait_for_save, None)
+    assert timed(scheduler.request_finished, saved.bound(), pages) is False
+    timed(worker.stats)
+    timed(scheduler.stats)
+    timed(worker.drain, 0.1)
+    assert timed.longest < CALLBACK_BOUND_S
+
+
+def test_wait_for_save_does_not_wait(make_engine: MakeEngine, gate: _testing.GatedStore) -> None:
+    engine = make_engine()
+    one = request()
+    _, pages = engine.start(one)
+    engine.worker.bind_connector_meta(engine.plan(one, 0, pages))
+    engine.worker.start_load_kv(None)
+    gate.close_gate()
+    timed = Timer()
+    timed(engine.worker.wait_for_save, None)
+    assert timed.longest < 0.5  # microseconds when nothing else runs
+    assert gate.wait_for_waiting(1)
+    assert engine.worker.stats()["save_queue_bytes"] > 0
+    gate.open_gate()
+    assert engine.drain()
+    assert engine.worker.stats()["blocks_committed"] == FULL
+
+
+def test_service_resumes_after_a_hang(
+    make_engine: MakeEngine, gate: _testing.GatedStore, environment: pytest.MonkeyPatch
+) -> None:
+    environment.setenv("MC_STAGE_DEADLINE_MS", "50")
+    engine = make_engine()
+    engine.serve(request())
+    gate.close_gate()
+    for _ in range(10):
+        assert engine.lookup(request()) == 0
+    assert engine.scheduler.stats()["lookups_failed"] == 10
+    assert engine.worker.stats()["store_calls_abandoned"] >= 1
+    gate.open_gate()
+    patience = time.monotonic() + 20
+    while engine.lookup(request()) == 0:  # the breaker probes the store now and then
+        assert time.monotonic() < patience
+        threading.Event().wait(0.05)
+    assert engine.serve(request()) == FULL
+
+
+@pytest.mark.parametrize("reaction", ["down", "back off", "stale", "caller bug", "miss"])
+def test_a_store_that_only_fails(
+    reaction: str, make_engine: MakeEngine, gate: _testing.GatedStore
+) -> None:
+    engine = make_engine()
+    gate.answer_with(reaction)
+    for _ in range(3):
+        assert engine.run(request()) == 0
+    engine.drain()
+    stats = engine.worker.stats()
+    assert stats["blocks_committed"] == 0
+    assert stats["save_queue_bytes"] == 0
+    gate.answer_with("ok")
+
+
+def test_the_gil_is_free_while_a_callback_waits(
+    make_engine: MakeEngine, gate: _testing.GatedStore, environment: pytest.MonkeyPatch
+) -> None:
+    """B74: a ticking thread goes on during each kind of call that waits for a slow store."""
+    environment.setenv("MC_STAGE_DEADLINE_MS", "600")
+    environment.setenv("MC_LOAD_DEADLINE_MS", "600")
+    engine = make_engine()
+    engine.serve(request())
+    stop = threading.Event()
+    ticks = [0]
+
+    def tick() -> None:
+        while not stop.wait(0.001):
+            ticks[0] += 1
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    try:
+        promised = request()
+        matched, pages = engine.start(promised)
+        engine.worker.bind_connector_meta(engine.plan(promised, matched, pages))
+        gate.close_gate()
+
+        def load() -> None:
+            with pytest.raises(KvConnectorLoadError):
+                engine.worker.start_load_kv(None)
+
+        for call in (
+            lambda: engine.scheduler.get_num_new_matched_tokens(request().bound(), 0),
+            load,
+            lambda: engine.worker.drain(0.6) or gate.exists(["x"], 0.6),
+        ):
+            before = ticks[0]
+            start = time.monotonic()
+            call()
+            waited = time.monotonic() - start
+            # A call that held the GIL would leave the ticker one tick at most.
+            assert waited < 0.3 or ticks[0] - before > 20, (waited, ticks[0] - before)
+    finally:
+        stop.set()
+        gate.open_gate()
+        ticker.join()
+
+
+class Exploding:
+    """A core whose every method fails."""
+
+    def __getattr__(self, name: str) -> Any:
+        def fail(*args: Any, **kwargs: Any) -> Any:
+            raise RuntimeError(f"injected into {name}")
+
+        return fail
+
+
+def test_callbacks_are_total(make_engine: MakeEngine, caplog: pytest.LogCaptureFixture) -> None:
+    """I8: whatever fails inside, the runtime gets an answer, and hears of a lost promise."""
+    engine = make_engine()
+    scheduler, worker = engine.scheduler, engine.worker
+    one = request()
+    real_core, real_worker = scheduler._resources._core, worker._resources.core
+    scheduler._resources._core = Exploding()  # type: ignore[assignment]
+    worker._resources.core = Exploding()  # type: ignore[assignment]
+    try:
+        with caplog.at_level(logging.ERROR, "mooncake_trtllm"):
+            assert scheduler.get_num_new_matched_tokens(one.bound(), 0) == (0, False)
+            scheduler.update_state_after_alloc(one.bound(), [1])
+            scheduler.update_state_after_alloc_by_layer_group(one.bound(), [[1]])
+            assert scheduler.build_connector_meta(step(engine, one, [1])) == b""
+            assert scheduler.request_finished(one.bound(), [1]) is False
+            assert scheduler.request_finished_by_layer_group(one.bound(), [[1]]) is False
+            scheduler.request_reset(one.bound())
+            scheduler.cancel_load(one.bound(), 0, 8)
+            scheduler.wait_for_initialization()
+            worker.bind_connector_meta(b"")
+            with pytest.raises(KvConnectorLoadError, match="injected into bind"):
+                worker.start_load_kv(None)
+            worker._may_save = True
+            with pytest.raises(KvConnectorLoadError, match="injected into load"):
+                worker.start_load_kv(None)
+            worker.wait_for_layer_load(0, None)
+            worker.save_kv_layer(0, None)
+            worker.wait_for_save(None)
+            assert worker.get_finished([], []) == ([], [])
+        assert "injected into query" in caplog.text
+    finally:
+        scheduler._resources._core, worker._resources.core = real_core, real_worker
+
+
+NONSENSE: list[Any] = [None, object(), SimpleNamespace(), SimpleNamespace(request_id="x"), 5, "x"]
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=repr)
+def test_nonsense_is_harmless(nonsense: Any, make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    scheduler, worker = engine.scheduler, engine.worker
+    assert scheduler.get_num_new_matched_tokens(nonsense, 0) == (0, False)
+    scheduler.update_state_after_alloc(nonsense, [1])
+    assert scheduler.request_finished(nonsense, None) is False
+    scheduler.request_reset(nonsense)
+    scheduler.cancel_load(nonsense, 0, 0)
+    scheduler.build_connector_meta(nonsense)
+    worker.wait_for_save(nonsense)
+    assert worker.get_finished(None, None) == ([], [])
+    assert engine.serve(request()) == 0
+    assert engine.serve(request()) == FULL
+
+
+@pytest.mark.parametrize("meta", [5, {}, "text", (1,), (b"", (), 3), b"foreign", [b""]], ids=repr)
+def test_metadata_of_others_fails_closed(meta: Any, make_engine: MakeEngine) -> None:
+    """What it promised is not known, so the step must not run as if nothing were missing."""
+    engine = make_engine()
+    engine.worker.bind_connector_meta(meta)
+    with pytest.raises(KvConnectorLoadError, match="Remedy"):
+        engine.worker.start_load_kv(None)
+    engine.worker.wait_for_save(None)
+    engine.worker.bind_connector_meta(None)
+    engine.worker.start_load_kv(None)
+
+
+def test_pages_that_are_none_fail_closed(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    matched, _ = engine.scheduler.get_num_new_matched_tokens(promised.bound(), 0)
+    assert matched
+    engine.scheduler.update_state_after_alloc(promised.bound(), ["not a page"])
+    meta = engine.scheduler.build_connector_meta(SimpleNamespace(new_requests=[]))
+    engine.worker.bind_connector_meta(meta)
+    with pytest.raises(KvConnectorLoadError) as caught:
+        engine.worker.start_load_kv(None)
+    assert caught.value.request_ids == [promised.request_id]
+
+
+def test_a_failing_log_handler_stays_inside(make_engine: MakeEngine) -> None:
+    class Failing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError("disk full")
+
+    handler = Failing()
+    logger = logging.getLogger("mooncake_trtllm")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        engine = make_engine()
+        assert engine.serve(request(prompt_embedding_table=object())) == 0
+        assert engine.serve(request()) == 0
+        assert engine.serve(request()) == FULL
+        assert engine.scheduler.get_num_new_matched_tokens(None, 0) == (0, False)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def test_a_plan_that_is_lost_fails_closed(make_engine: MakeEngine) -> None:
+    """The loads of allocated requests are owed: without a plan the workers must say so."""
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    matched, pages = engine.start(promised)
+    assert matched == FULL
+    scheduler = engine.scheduler
+    real, scheduler._resources._core = scheduler._resources._core, Exploding()  # type: ignore[assignment]
+    meta = scheduler.build_connector_meta(step(engine, promised, pages, matched))
+    scheduler._resources._core = real
+    engine.worker.bind_connector_meta(meta)
+    with pytest.raises(KvConnectorLoadError) as caught:
+        engine.worker.start_load_kv(None)
+    assert caught.value.request_ids == [promised.request_id]
+
+
+def test_a_report_that_cannot_be_read_keeps_the_loads(make_engine: MakeEngine) -> None:
+    """Its request is loaded as promised, and never saved, since later deltas cannot be placed."""
+    engine = make_engine()
+    engine.serve(request(TOKENS[:33]))
+    promised = request()
+    matched, pages = engine.start(promised)
+    assert matched == 4
+    broken = step(engine, promised, pages, matched)
+    broken.new_requests[0].new_tokens = [2**40]
+    engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(broken))
+    engine.worker.start_load_kv(None)
+    engine.verify(promised, pages[:matched])
+    engine.worker.wait_for_save(None)
+    late = SimpleNamespace(
+        request_id=promised.request_id,
+        new_tokens=[1] * 40,
+        new_block_ids=[],
+        computed_position=61,
+        num_scheduled_tokens=40,
+    )
+    late_step = SimpleNamespace(new_requests=[], cached_requests=[late])
+    engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(late_step))
+    engine.worker.start_load_kv(None)
+    engine.worker.wait_for_save(None)
+    assert engine.drain()
+    assert engine.worker.stats()["blocks_saved"] == 4
+
+
+def test_a_plan_that_cannot_be_bound_saves_nothing(make_engine: MakeEngine) -> None:
+    """The plan before it is still bound then, but its pages may be another request's."""
+    engine = make_engine()
+    one = request()
+    _, pages = engine.start(one)
+    engine.worker.bind_connector_meta(engine.plan(one, 0, pages))
+    engine.worker.start_load_kv(None)
+    engine.worker.bind_connector_meta(b"not a plan")
+    with pytest.raises(KvConnectorLoadError):
+        engine.worker.start_load_kv(None)
+    engine.worker.wait_for_save(None)
+    assert engine.drain()
+    assert engine.worker.stats()["blocks_saved"] == 0
