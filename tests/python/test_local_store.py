@@ -8,37 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from simulator.waiting import alive, wait_until_gone
 
 from mooncake_trtllm import child_guard, local_store
 from mooncake_trtllm.local_store import LocalStore, LocalStoreError, WheelMissingError
 
 ROOT = Path(__file__).parents[2]
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    """Polls without sleeping blindly: bounded, and as soon as it holds."""
-    deadline = time.monotonic() + timeout_s
-    event = threading.Event()
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        event.wait(0.01)
-    return True
 
 
 def test_without_the_wheel_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +48,7 @@ def test_a_guarded_child_dies_with_its_parent() -> None:
         timeout=60,
     )
     assert result.returncode == -signal.SIGKILL
-    assert wait_until(lambda: not alive(int(result.stdout)))
+    assert wait_until_gone([int(result.stdout)])
 
 
 def test_a_child_that_ignores_sigterm_is_killed() -> None:
@@ -162,4 +140,4 @@ def test_both_servers_die_with_the_process_that_started_them() -> None:
     )
     pids = [int(text) for text in result.stdout.split()]
     assert len(pids) == 2
-    assert wait_until(lambda: not any(alive(pid) for pid in pids))
+    assert wait_until_gone(pids)

@@ -8,9 +8,11 @@ step what must always hold (`INVARIANTS`).
 |---|---|
 | `instance` | what tests and verbs use: start, submit, run, drain, restart |
 | `config`, `geometry`, `prompt`, `model_folder` | what is simulated |
-| `engine` | the runtime's loop on one rank; `batching`, `reports`, `forward`, `completions` its phases |
+| `engine` | the runtime's loop on one rank |
+| `batching`, `reports`, `forward`, `completions` | phases of a turn of that loop |
 | `calls`, `ledger` | every call into the connector: timed, guarded, counted, judged |
-| `pool`, `blocks`, `oracle` | KV memory with poison and guards, its allocator, what each byte must be |
+| `pool`, `blocks` | KV memory with poison and guards, and its allocator |
+| `oracle` | what each byte must be |
 | `collectives`, `rank_loop`, `thread_ranks`, `process_ranks`, `mpi_stand_in` | ranks |
 | `workloads` | request streams to replay, and an exact cache to compare with |
 | `violations` | the invariants by name, and how failures travel |

@@ -58,9 +58,10 @@ def exit_status(*arguments: str) -> object:
         return error.code
 
 
-def test_trace_reports_the_agentic_workload(
-    use_connector: UseConnector, capsys: pytest.CaptureFixture[str]
+def test_trace_reports_what_the_product_reuses_of_the_agentic_workload(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    environment.delenv("MC_STAGING_BYTES")
     code, row = run_json(capsys, "trace", "--backend", "memory", "--tp", "2")
     assert code == 0
     assert row["schema"] == "trace/1"

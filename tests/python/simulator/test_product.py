@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from simulator.scenarios import play, settings_of
+from simulator.waiting import wait_until
 
 from mooncake_trtllm.simulator import (
     DTYPES,
@@ -160,12 +161,15 @@ def test_requests_whose_content_is_unknown_bypass_the_store(make_product: MakePr
 
 
 def test_threads_go_with_the_instance(make_product: MakeProduct) -> None:
-    tasks = Path("/proc/self/task")
+    def threads() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
     with make_product(tp=2) as warm_up:
         warm_up.serve(Prompt(LONG), drain_s=10.0)
-    before = len(list(tasks.iterdir()))
+    before = threads()
     for _ in range(3):
         with make_product(tp=2) as instance:
             instance.serve(Prompt(LONG), drain_s=10.0)
-            assert len(list(tasks.iterdir())) > before
-    assert len(list(tasks.iterdir())) == before
+            assert threads() > before
+    # The kernel may show a thread for a moment after it was joined.
+    assert wait_until(lambda: threads() <= before)

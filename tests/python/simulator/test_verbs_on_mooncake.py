@@ -7,12 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from simulator.waiting import wait_until_gone
 
 from mooncake_trtllm.cli.trace_report import hits_digest
 from mooncake_trtllm.local_store import LocalStore
@@ -39,24 +38,6 @@ def run_json(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, A
     )
     assert result.stdout.count("\n") == 1, result.stderr
     return result.returncode, json.loads(result.stdout), result.stderr
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
-
-
-def wait_until_gone(pids: list[int]) -> bool:
-    """Bounded; the kernel may take a moment to end a killed process."""
-    deadline = time.monotonic() + 10
-    event = threading.Event()
-    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
-        event.wait(0.01)
-    return not any(alive(pid) for pid in pids)
 
 
 @pytest.mark.slow
