@@ -117,7 +117,7 @@ def _with_kv_dtype(args: EngineArgs, stated: str | None) -> EngineArgs:
 
 
 def model_folder(model: Any) -> Path | None:
-    """Return a model's folder: a local one, or the snapshot of a hub name in the hub's cache."""
+    """Return a model's folder: a local one, or the only snapshot of a hub name in the cache."""
     text = os.fspath(model) if isinstance(model, os.PathLike) else str(model)
     if not text:
         return None
@@ -126,13 +126,10 @@ def model_folder(model: Any) -> Path | None:
         return path
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", text):
         return None
-    cached = _hub_cache() / ("models--" + text.replace("/", "--"))
-    try:
-        revision = (cached / "refs" / "main").read_text().strip()
-    except (OSError, ValueError):
-        return None
-    snapshot = cached / "snapshots" / revision
-    return snapshot if revision and snapshot.is_dir() else None
+    snapshots = _hub_cache() / ("models--" + text.replace("/", "--")) / "snapshots"
+    found = [path for path in snapshots.glob("*") if path.is_dir()]
+    # Of several revisions any may be the one that the runtime has loaded: none is taken then.
+    return found[0] if len(found) == 1 else None
 
 
 def _hub_cache() -> Path:

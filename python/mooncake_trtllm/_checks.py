@@ -6,7 +6,6 @@ refused.
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from mooncake_trtllm._args import EngineArgs, attribute
@@ -16,8 +15,6 @@ from mooncake_trtllm.errors import KvConnectorConfigError
 __all__ = ["check_engine"]
 
 _HYBRID_LAYERS = ("linear_attention", "mamba", "mamba2", "recurrent", "ssm", "conv")
-_warned: set[str] = set()
-_warned_lock = threading.Lock()
 
 
 def check_engine(llm_args: Any, args: EngineArgs) -> None:
@@ -114,9 +111,10 @@ def _check_layers(cache: Any, args: EngineArgs) -> None:
                 "its block scales lie in a second pool that the runtime does not register",
                 "use kv_cache_config.dtype 'fp8' or 'auto', or a checkpoint with another KV type",
             )
-    windows = attribute(cache, "max_attention_window")
+    windows = attribute(cache, "max_attention_window", ())
+    windows = [windows] if isinstance(windows, int) else [w for w in windows if w]
     if windows:
-        _check_windows([int(w) for w in windows], args)
+        _check_windows(windows, args)
     kinds = args.config_value("layer_types")
     recurrent = [k for k in kinds if k in _HYBRID_LAYERS] if isinstance(kinds, list) else []
     if recurrent or args.config_value("hybrid_override_pattern"):
@@ -157,24 +155,16 @@ def _settle_partial_reuse(cache: Any) -> None:
     except Exception as error:  # noqa: BLE001 - a frozen or validating object may raise anything
         log.debug("enable_partial_reuse cannot be set: %s", error)
     if attribute(cache, "enable_partial_reuse", False) is False:
-        _warn_once(
+        log.warning_once(
             "kv_cache_config.enable_partial_reuse was true, the runtime's default, and is now "
             "false: a local match inside a block leaves nothing that the connector could load. "
             "Set it to false yourself to silence this"
         )
     else:
-        _warn_once(
+        log.warning_once(
             "kv_cache_config.enable_partial_reuse is true: whenever the local match ends inside a "
             "block, nothing is loaded for that request. Remedy: set it to false"
         )
-
-
-def _warn_once(message: str) -> None:
-    with _warned_lock:
-        if message in _warned:
-            return
-        _warned.add(message)
-    log.warning("%s", message)
 
 
 def _refused(name: str, value: Any, reason: str, remedy: str) -> KvConnectorConfigError:

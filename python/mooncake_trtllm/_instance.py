@@ -56,7 +56,7 @@ def start_base(connector: Any, base: Any, llm_args: Any) -> None:
     except TypeError:  # a stand-in whose constructor takes nothing
         base.__init__(connector)
     for problem in surface_problems(type(connector), base):
-        log.warning("%s; this version of the connector does without it", problem)
+        log.warning_once("%s; this version of the connector does without it", problem)
 
 
 def total(fallback: Callable[[], Any]) -> Callable[[_Callback], _Callback]:

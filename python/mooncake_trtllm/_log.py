@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from typing import Any
 
 __all__ = ["log"]
@@ -14,6 +15,8 @@ class _Log:
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
+        self._lock = threading.Lock()
+        self._told: set[tuple[object, ...]] = set()
 
     def debug(self, message: str, *args: Any) -> None:
         """Log for a developer."""
@@ -27,9 +30,25 @@ class _Log:
         """Log what an operator should look at."""
         self._tell(logging.WARNING, message, args)
 
+    def info_once(self, message: str, *args: Any) -> None:
+        """Log what is good to know, unless this process has logged the same before."""
+        if self._is_new(message, args):
+            self._tell(logging.INFO, message, args)
+
+    def warning_once(self, message: str, *args: Any) -> None:
+        """Log a warning, unless this process has logged the same before."""
+        if self._is_new(message, args):
+            self._tell(logging.WARNING, message, args)
+
     def exception(self, message: str, *args: Any) -> None:
         """Log an error with the exception that is being handled."""
         self._tell(logging.ERROR, message, args, exc_info=True)
+
+    def _is_new(self, message: str, args: tuple[Any, ...]) -> bool:
+        with self._lock:
+            known = (message, args) in self._told
+            self._told.add((message, args))
+        return not known
 
     def _tell(
         self, level: int, message: str, args: tuple[Any, ...], exc_info: bool = False

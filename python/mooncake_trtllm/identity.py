@@ -75,8 +75,9 @@ def engine_identity(
         model = _native.identify_model(folder, model_revision)
     except KvConnectorConfigError as error:
         raise KvConnectorConfigError(
-            f"model={args.model!r}: {error}. Remedy: pass the model's folder, or set "
-            "MC_MODEL_REVISION to a text that changes whenever the weights do"
+            f"model={args.model!r}: {error}. Remedy: pass the model's folder (a hub name will do "
+            "if the hub's cache holds one revision of it), or set MC_MODEL_REVISION to a text that "
+            "changes whenever the weights do"
         ) from error
     log.info(
         "model %r is known as %s (%s)", args.model, model.content, model.evidence.replace("_", " ")

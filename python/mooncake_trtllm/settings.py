@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,6 @@ from mooncake_trtllm.errors import KvConnectorConfigError
 from mooncake_trtllm.request import lora_ids_from
 
 __all__ = ["ConnectorSettings", "load_settings"]
-
-_told: set[object] = set()
-_told_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -92,19 +88,12 @@ def _parse(environment: dict[str, str]) -> _native.Settings:
 
 
 def _tell_once(core: _native.Settings) -> None:
-    lines = core.describe()
-    with _told_lock:
-        is_new = tuple(lines) not in _told
-        _told.add(tuple(lines))
-        warnings = [text for text in core.warnings() if text not in _told]
-        _told.update(warnings)
-    for text in warnings:
-        log.warning("%s", text)
-    if is_new:
-        log.info(
-            "settings in force: %s",
-            ", ".join(f"{name}={value} ({source})" for name, value, source in lines),
-        )
+    for text in core.warnings():
+        log.warning_once("%s", text)
+    log.info_once(
+        "settings in force: %s",
+        ", ".join(f"{name}={value} ({source})" for name, value, source in core.describe()),
+    )
 
 
 def _read(setting: str, path: str) -> str:

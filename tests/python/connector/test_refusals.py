@@ -19,6 +19,7 @@ from mooncake_trtllm import (
     MooncakeKvCacheConnectorScheduler,
     MooncakeKvCacheConnectorWorker,
 )
+from mooncake_trtllm._log import log
 
 MakeEngine = Callable[..., Engine]
 BOTH = (MooncakeKvCacheConnectorScheduler, MooncakeKvCacheConnectorWorker)
@@ -124,9 +125,7 @@ def test_arguments_that_lack_almost_everything(
 def test_partial_reuse_is_turned_off_and_told_once(
     make_engine: MakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from mooncake_trtllm import _checks
-
-    _checks._warned.clear()
+    log._told.clear()
     with caplog.at_level(logging.WARNING, "mooncake_trtllm"):
         engines = [make_engine() for _ in range(2)]
     assert [e.args.kv_cache_config.enable_partial_reuse for e in engines] == [False, False]
@@ -136,13 +135,11 @@ def test_partial_reuse_is_turned_off_and_told_once(
 def test_partial_reuse_that_cannot_be_turned_off_is_told(
     model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from mooncake_trtllm import _checks
-
     class Frozen(SimpleNamespace):
         def __setattr__(self, name: str, value: Any) -> None:
             raise TypeError("frozen")
 
-    _checks._warned.clear()
+    log._told.clear()
     args = llm_args(model, Shape())
     args.kv_cache_config = Frozen(**vars(args.kv_cache_config))
     with caplog.at_level(logging.WARNING, "mooncake_trtllm"):

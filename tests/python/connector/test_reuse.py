@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from support.engine import Engine, Request, Shape, make_model
 
-from mooncake_trtllm import KvConnectorLoadError
+from mooncake_trtllm import KvConnectorConfigError, KvConnectorLoadError
 
 MakeEngine = Callable[..., Engine]
 TOKENS = [int(t) for t in np.random.default_rng(7).integers(0, 32000, 61)]
@@ -111,12 +111,14 @@ def test_hub_names_are_found_in_the_cache(
     cached = hub / "models--org--name"
     revision = "0123456789abcdef0123456789abcdef01234567"
     make_model(cached / "snapshots" / revision, Shape())
-    (cached / "refs").mkdir()
-    (cached / "refs" / "main").write_text(revision)
     environment.setenv("HF_HUB_CACHE", str(hub))
     engine = make_engine(model="org/name")
     engine.serve(request())
     assert make_engine(model=cached / "snapshots" / revision).lookup(request()) == FULL
+    # With a second revision it is open which one the runtime has loaded.
+    make_model(cached / "snapshots" / revision[::-1], Shape())
+    with pytest.raises(KvConnectorConfigError, match="MC_MODEL_REVISION"):
+        make_engine(model="org/name")
 
 
 def test_a_copy_of_the_model_elsewhere_hits(make_engine: MakeEngine, tmp_path: Path) -> None:
