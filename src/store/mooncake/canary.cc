@@ -102,9 +102,10 @@ class Canary {
   }
 
   Status rejected(const std::string& what) const {
-    return {Code::kRejected, "Mooncake Store (" + store_ + "): the canary object failed: " + what +
-                                 ". Remedy: do not use this store; compare the releases of master, "
-                                 "storage processes and the wheel installed here"};
+    return {Code::kUnavailable,
+            "Mooncake Store (" + store_ + "): the canary object failed: " + what +
+                ". Remedy: do not use this store; compare the releases of master, "
+                "storage processes and the wheel installed here"};
   }
 
   MooncakeClient& client_;

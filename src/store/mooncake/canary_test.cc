@@ -116,17 +116,17 @@ TEST(Canary, OtherBytesAreRejected) {
         if (method == "batch_is_exist") rig.cluster->corrupt(keys.at(0));
         return std::nullopt;
       });
-  rig.expect_failure(Code::kRejected, "other bytes");
+  rig.expect_failure(Code::kUnavailable, "other bytes");
   EXPECT_TRUE(rig.cluster->keys().empty()) << "the bad object was left in the store";
 }
 
 TEST(Canary, ObjectThatVanishesOrShrinksIsRejected) {
   Rig rig;
   rig.answer("batch_is_exist", {{0}, {}});
-  rig.expect_failure(Code::kRejected, "not there");
+  rig.expect_failure(Code::kUnavailable, "not there");
   Rig shrinks;
   shrinks.answer("batch_get_into", {{9'999}, {}});
-  shrinks.expect_failure(Code::kRejected, "9999 bytes of 10000");
+  shrinks.expect_failure(Code::kUnavailable, "9999 bytes of 10000");
 }
 
 TEST(Canary, ObjectThatCannotBeRemovedIsAFailure) {
