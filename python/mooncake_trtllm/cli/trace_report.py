@@ -114,7 +114,11 @@ class TraceReport:
         if verified != hit:
             faults.append(f"{verified} of {hit} blocks hit were verified")
         if hit > ideal or (exact and hit != ideal):
-            faults.append(f"{hit} blocks hit, an exact unlimited cache hits {ideal}")
+            lost = self.total("saves_dropped") + self.total("saves_failed")
+            faults.append(
+                f"{hit} blocks hit, an exact unlimited cache hits {ideal}; {lost} saves were "
+                "dropped or failed"
+            )
         return faults
 
     def row(self, *, with_curve: bool) -> dict[str, Any]:

@@ -23,6 +23,13 @@ SAMPLE = Path(__file__).parents[2] / "data" / "fast25_sample.jsonl"
 STEPS = ["cold", "warm", "other_salt", "restart", "tampered", "store_gone"]
 
 
+@pytest.fixture(autouse=True)
+def users_environment(environment: pytest.MonkeyPatch) -> None:
+    """Nothing set: what a user meets on a fresh machine."""
+    environment.delenv("MC_BACKEND")
+    environment.delenv("MC_STAGING_BYTES")
+
+
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "mooncake_trtllm", *arguments]
 
@@ -41,9 +48,7 @@ def run_json(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, A
 
 
 @pytest.mark.slow
-def test_demo_shows_every_step(environment: pytest.MonkeyPatch) -> None:
-    environment.delenv("MC_BACKEND")
-    environment.delenv("MC_STAGING_BYTES")
+def test_demo_shows_every_step() -> None:
     code, report, errors = run_json("demo")
     assert code == 0, errors
     assert (report["schema"], report["ok"], report["backend"], report["tp"]) == (
@@ -88,10 +93,7 @@ def test_demo_shows_every_step(environment: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_the_demo_and_all_that_it_started(
-    number: signal.Signals, environment: pytest.MonkeyPatch
-) -> None:
-    environment.delenv("MC_BACKEND")
+def test_a_signal_stops_the_demo_and_all_that_it_started(number: signal.Signals) -> None:
     with subprocess.Popen(
         command("demo"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -119,10 +121,7 @@ def descendants(pid: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("tp", "ranks"), [("1", "threads"), ("2", "processes")])
-def test_trace_reuses_what_an_exact_cache_would(
-    tp: str, ranks: str, environment: pytest.MonkeyPatch
-) -> None:
-    environment.delenv("MC_STAGING_BYTES")
+def test_trace_reuses_what_an_exact_cache_would(tp: str, ranks: str) -> None:
     code, row, errors = run_json("trace", "--backend", "mooncake", "--tp", tp, "--ranks", ranks)
     assert code == 0, errors
     assert (row["blocks_hit"], row["blocks_verified"], row["errors"]) == (17248, 17248, 0)
@@ -130,7 +129,7 @@ def test_trace_reuses_what_an_exact_cache_would(
     assert row["hits_digest"] == hits_digest([cache.serve(tokens) for tokens in agentic_workload()])
 
 
-def test_replay_meets_a_warm_store(environment: pytest.MonkeyPatch) -> None:
+def test_replay_meets_a_warm_store() -> None:
     code, row, errors = run_json(
         "trace", "--backend", "mooncake", "--input", str(SAMPLE), "--replay"
     )
@@ -138,7 +137,7 @@ def test_replay_meets_a_warm_store(environment: pytest.MonkeyPatch) -> None:
     assert row["blocks_hit"] == row["blocks_matchable"] == row["blocks_verified"] > 0
 
 
-def test_verbs_use_the_users_store_and_leave_it_alone(environment: pytest.MonkeyPatch) -> None:
+def test_verbs_use_the_users_store_and_leave_it_alone() -> None:
     with LocalStore(segment_bytes=256 << 20) as store:
         env = store.client_environment()
         for _ in range(2):
@@ -152,7 +151,7 @@ def test_verbs_use_the_users_store_and_leave_it_alone(environment: pytest.Monkey
         assert len(store.keys()) > 0
 
 
-def test_selfcheck_is_good(environment: pytest.MonkeyPatch) -> None:
+def test_selfcheck_is_good() -> None:
     code, report, errors = run_json("selfcheck", "--backend", "mooncake")
     assert code == 0, errors
     assert report["schema"] == "checks/1"
@@ -162,9 +161,7 @@ def test_selfcheck_is_good(environment: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("verb", ["trace", "demo", "selfcheck"])
-def test_a_store_that_is_not_there_is_exit_code_3(
-    verb: str, environment: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_is_not_there_is_exit_code_3(verb: str) -> None:
     result = subprocess.run(
         command(verb, "--backend", "mooncake"),
         env={**os.environ, "MOONCAKE_MASTER": "127.0.0.1:1"},
