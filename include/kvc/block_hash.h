@@ -9,7 +9,6 @@
 #pragma once
 
 #include <array>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,7 +28,8 @@ using Token = std::int32_t;
 struct BlockHash {
   std::array<std::byte, 32> bytes{};
 
-  friend auto operator<=>(const BlockHash&, const BlockHash&) = default;
+  friend bool operator==(const BlockHash&, const BlockHash&) = default;
+  friend bool operator<(const BlockHash& a, const BlockHash& b) { return a.bytes < b.bytes; }
 };
 
 std::string to_hex(const BlockHash& hash);

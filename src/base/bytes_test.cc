@@ -72,8 +72,8 @@ TEST(Bytes, ReaderRefusesALengthBeyondTheEndWithoutOverflow) {
 }
 
 TEST(Bytes, HexadecimalOfEveryByteGoesThereAndBack) {
-  std::vector<std::byte> bytes;
-  for (int value = 0; value < 256; ++value) bytes.push_back(static_cast<std::byte>(value));
+  std::vector<std::byte> bytes(256);
+  for (std::size_t value = 0; value < 256; ++value) bytes[value] = static_cast<std::byte>(value);
   const std::string text = hex_encode(bytes);
   EXPECT_EQ(text.substr(0, 8), "00010203");
   EXPECT_EQ(text.substr(504), "fcfdfeff");

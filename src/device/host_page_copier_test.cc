@@ -45,12 +45,12 @@ Pool make_pool(const Shape& shape) {
 
 std::vector<Shape> shapes() {
   return {
-      {"dense [slots, layers, 2, elements]", 7, 7 * 96, {{0, 96, 96}}},
-      {"keys and values apart [2, slots, ...]", 5, 5 * 64, {{0, 32, 32}, {160, 32, 32}}},
-      {"keys and values side by side", 5, 5 * 64, {{0, 32, 64}, {32, 32, 64}}},
+      {"dense [slots, layers, 2, elements]", 7, 672, {{0, 96, 96}}},
+      {"keys and values apart [2, slots, ...]", 5, 320, {{0, 32, 32}, {160, 32, 32}}},
+      {"keys and values side by side", 5, 320, {{0, 32, 64}, {32, 32, 64}}},
       {"one region per layer, odd sizes", 3, 400, {{1, 7, 11}, {40, 13, 17}, {100, 1, 3}}},
-      {"padded pages with guard bytes", 4, 4 * 80 + 16, {{8, 64, 80}}},
-      {"values stored before keys", 6, 6 * 48, {{24, 24, 48}, {0, 24, 48}}},
+      {"padded pages with guard bytes", 4, 336, {{8, 64, 80}}},
+      {"values stored before keys", 6, 288, {{24, 24, 48}, {0, 24, 48}}},
       {"one page", 1, 100, {{50, 20, 20}}},
   };
 }
@@ -94,7 +94,7 @@ TEST(HostPageCopier, RegionsStandInTheirOrder) {
 
 TEST(HostPageCopier, RefusesPagesAndSizesThatDoNotExistAndTouchesNothing) {
   const auto copier = make_host_page_copier();
-  Pool pool = make_pool({"dense", 4, 4 * 32, {{0, 32, 32}}});
+  Pool pool = make_pool({"dense", 4, 128, {{0, 32, 32}}});
   const std::vector<std::byte> before = pool.memory;
   std::vector<std::byte> page(32, std::byte{1});
   for (const SlotIndex slot : {SlotIndex{-1}, SlotIndex{4}, SlotIndex{1} << 62}) {

@@ -107,7 +107,7 @@ TEST(BlockFormat, RandomDamageOfALargePayloadIsRejectedByTheChecksum) {
 }
 
 TEST(BlockFormat, TwoExchangedPagesAreRejected) {
-  const BlockDescription description = description_of(2 * 4096);
+  const BlockDescription description = description_of(8192);
   std::vector<std::byte> object = sealed(description);
   const auto payload = object.begin() + kBlockHeaderBytes;
   std::swap_ranges(payload, payload + 4096, payload + 4096);

@@ -331,7 +331,7 @@ TEST(BlockChain, RandomTuplesAreEqualExactlyWhenTheirFieldsAre) {
     request.scope = {salts[salt], loras[lora]};
     request.options.deployment_secret = random.below(2) == 0 ? "" : "x";
     for (Token& token : request.tokens) token = 0;
-    request.tokens.resize(2 * kBlock);
+    request.tokens.resize(std::size_t{2} * kBlock);
     request.tokens[random.below(request.tokens.size())] = static_cast<Token>(random.below(2));
     std::uint64_t position = random.below(4);
     for (std::uint64_t items = random.below(3); items > 0; --items) {

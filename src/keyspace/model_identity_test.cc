@@ -65,7 +65,7 @@ class ModelIdentityTest : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(root_); }
 
   std::filesystem::path write(const std::string& name, const Files& files) {
-    const std::filesystem::path folder = root_ / name;
+    std::filesystem::path folder = root_ / name;
     std::filesystem::remove_all(folder);
     std::filesystem::create_directories(folder);
     for (const auto& [file, text] : files) {
@@ -77,7 +77,7 @@ class ModelIdentityTest : public testing::Test {
   /// The layout of a hub's cache: weights in blobs/ under the name of their SHA-256, all else under
   /// shorter names, and links to them in snapshots/<commit>/. Without links the files themselves.
   std::filesystem::path write_hub(const std::string& name, const Files& files, bool links) {
-    const std::filesystem::path snapshot = root_ / name / "snapshots" / std::string(40, 'c');
+    std::filesystem::path snapshot = root_ / name / "snapshots" / std::string(40, 'c');
     const std::filesystem::path blobs = root_ / name / "blobs";
     std::filesystem::create_directories(snapshot);
     std::filesystem::create_directories(blobs);
