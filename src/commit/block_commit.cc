@@ -19,7 +19,7 @@ void BlockCommit::on_put(PutResult result) {
       if (result.reaction != Reaction::kOk) return fail(result.reaction);
       if (role_.atomic_publish) {
         action_ = Action::kProbeQuorum;
-      } else if (result.effect == PutEffect::kStored || KVC_PLANTED("commit.trust_existing")) {
+      } else if (result.effect == PutEffect::kStored || KVC_PLANTED("trust_existing_shard")) {
         action_ = Action::kPutReady;
       } else {
         // Somebody else's bytes, perhaps a part of them, may stand under the key.
@@ -81,7 +81,7 @@ void BlockCommit::on_quorum(std::span<const Reaction> reactions) {
   }
   // "Put returned ok" was no proof: the own marker may be another writer's that never finishes.
   if (reactions[role_.rank] != Reaction::kOk) return fail(Reaction::kMiss);
-  if (present == reactions.size() || KVC_PLANTED("commit.ignore_quorum")) {
+  if (present == reactions.size() || KVC_PLANTED("ignore_quorum")) {
     action_ = Action::kPutManifest;
   } else {
     action_ = Action::kDone;

@@ -195,7 +195,7 @@ Status LoadPipeline::place(Run& run, const BlockFetch::Item& item, const GetResu
   if (result.bytes > item.object_bytes) return reject(run, item, Rejection::kSize);
   const std::span<const std::byte> object = page.first(result.bytes);
   Rejection rejection = verify_block(parts_.shards.describe(ObjectKind::kShard, block), object);
-  if (KVC_PLANTED("load.skip_verification")) rejection = Rejection::kNone;
+  if (KVC_PLANTED("skip_verification")) rejection = Rejection::kNone;
   if (rejection != Rejection::kNone) return reject(run, item, rejection);
 
   const std::span<const std::byte> payload =

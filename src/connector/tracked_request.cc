@@ -150,7 +150,7 @@ std::size_t TrackedRequest::tokens_valid_after(const StepRequest& step, bool fir
       step.scheduled_tokens == prompt - from - promised_tokens_) {
     from += promised_tokens_;
   }
-  if (KVC_PLANTED("scheduler.trust_offer") && first_report) {
+  if (KVC_PLANTED("trust_offer") && first_report) {
     from = step.computed_tokens + promised_tokens_;
   }
   if (from >= known) return known;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/planted.h"
 #include "connector/load_pipeline.h"
 #include "connector/quiet_log.h"
 #include "connector/save_pipeline.h"
@@ -241,7 +242,7 @@ std::vector<PageTask> Worker::Impl::loadable(const StepPlan& bound, const Ready&
 }
 
 void Worker::Impl::note_failures(const StepPlan& bound, const std::vector<LoadFailure>& failures) {
-  if (failures.empty()) return;
+  if (failures.empty() || KVC_PLANTED("save_after_failed_load")) return;
   for (const LoadFailure& failure : failures) failed_requests.insert(failure.request);
   // Which of a request's pages failed is not told apart: none of them is trusted.
   for (const PageTask& task : bound.loads) {
