@@ -1,7 +1,8 @@
-"""Sphinx configuration. The site is all of docs/; build it with
+"""Sphinx configuration of the site, which is all of docs/.
 
-    python -m pip install -r docs/requirements.txt
-    sphinx-build -W -c docs/source docs build/docs
+Build it with
+  python -m pip install -r docs/requirements.txt
+  sphinx-build -W -c docs/source docs build/docs
 """
 
 project = "mooncake-trtllm"

@@ -43,12 +43,12 @@ struct CommitRole {
 class BlockCommit {
  public:
   enum class Action {
-    kPutShard,        ///< Put the sealed shard.
-    kVerifyShard,     ///< Get the own shard back and verify it.
-    kRemoveShard,     ///< Remove the own shard.
-    kPutReady,        ///< Put the READY marker.
-    kProbeQuorum,     ///< exists() on quorum_keys().
-    kPutManifest,     ///< Put the manifest.
+    kPutShard,     ///< Put the sealed shard.
+    kVerifyShard,  ///< Get the own shard back and verify it.
+    kRemoveShard,  ///< Remove the own shard.
+    kPutReady,     ///< Put the READY marker.
+    kProbeQuorum,  ///< exists() on quorum_keys().
+    kPutManifest,  ///< Put the manifest.
     kDone,
   };
   enum class Outcome {
@@ -140,7 +140,7 @@ class PrefixProbe {
   const ObjectKeys& keys_;
   std::span<const BlockHash> blocks_;
   Phase phase_ = Phase::kManifests;
-  std::size_t manifests_ = 0;  // leading blocks known to have a manifest
+  std::size_t manifests_ = 0;   // leading blocks known to have a manifest
   std::size_t candidates_ = 0;  // blocks whose shards are to be probed
   std::size_t shards_ = 0;      // leading blocks whose shards are known on every rank
   std::size_t chunk_ = 0;

@@ -38,7 +38,8 @@ struct SchedulerOptions {
   std::uint32_t world_size = 1;
   std::string deployment_secret;
   Duration lookup_deadline = std::chrono::milliseconds(1000);
-  /// Requests tracked at once; past it the oldest is forgotten (it is then neither loaded nor saved).
+  /// Requests tracked at once; past it the oldest is forgotten (it is then neither loaded nor
+  /// saved).
   std::size_t max_tracked_requests = 1u << 16;
 };
 
@@ -61,23 +62,23 @@ struct StepRequest {
   RequestId id = 0;
   /// First report of this allocation: replaces what was known of the request's pages.
   bool is_new = false;
-  std::span<const Token> new_tokens;    ///< Follow those reported before (is_new: all known tokens).
+  std::span<const Token> new_tokens;  ///< Follow those reported before (is_new: all known tokens).
   std::span<const SlotIndex> new_slots;  ///< Follow those reported before.
-  std::size_t computed_tokens = 0;      ///< Where this pass begins, or where the load begins (is_new).
-  std::size_t scheduled_tokens = 0;     ///< Computed by this pass.
+  std::size_t computed_tokens = 0;   ///< Where this pass begins, or where the load begins (is_new).
+  std::size_t scheduled_tokens = 0;  ///< Computed by this pass.
 };
 
 struct SchedulerStats {
   std::uint64_t queries = 0;
   std::uint64_t blocks_looked_up = 0;
   std::uint64_t blocks_offered = 0;
-  std::uint64_t lookups_failed = 0;        ///< Ended by a store error or the deadline.
-  std::uint64_t lookups_no_manifest = 0;   ///< Ended by a block that is not committed.
-  std::uint64_t lookups_shard_lost = 0;    ///< Ended by a manifest without all of its shards.
-  std::uint64_t lookups_unaligned = 0;     ///< Local match inside a block: nothing offered.
-  std::uint64_t requests_tracked = 0;      ///< Now.
-  std::uint64_t requests_forgotten = 0;    ///< By the bound on tracked requests.
-  std::uint64_t pages_inconsistent = 0;    ///< Requests whose page count did not fit their prompt.
+  std::uint64_t lookups_failed = 0;       ///< Ended by a store error or the deadline.
+  std::uint64_t lookups_no_manifest = 0;  ///< Ended by a block that is not committed.
+  std::uint64_t lookups_shard_lost = 0;   ///< Ended by a manifest without all of its shards.
+  std::uint64_t lookups_unaligned = 0;    ///< Local match inside a block: nothing offered.
+  std::uint64_t requests_tracked = 0;     ///< Now.
+  std::uint64_t requests_forgotten = 0;   ///< By the bound on tracked requests.
+  std::uint64_t pages_inconsistent = 0;   ///< Requests whose page count did not fit their prompt.
 };
 
 class Scheduler {

@@ -32,7 +32,7 @@ struct WorkerOptions {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
   std::uint32_t tokens_per_block = 0;
-  std::size_t staging_bytes = 256u << 20;     ///< Registered with the store; loads and saves share it.
+  std::size_t staging_bytes = 256u << 20;  ///< Registered with the store; loads and saves share it.
   std::size_t save_queue_bytes = 128u << 20;  ///< Of the staging memory, at most this holds saves.
   Duration load_deadline = std::chrono::milliseconds(4000);
   Duration save_deadline = std::chrono::milliseconds(10000);  ///< Per batch; nobody waits for it.
@@ -65,14 +65,14 @@ struct WorkerStats {
   std::uint64_t rejected_layout = 0;
   std::uint64_t rejected_header = 0;  ///< Magic, version or identity.
   std::uint64_t rejected_size = 0;
-  std::uint64_t blocks_saved = 0;  ///< Shards put by this rank.
-  std::uint64_t bytes_saved = 0;   ///< Payload of those.
+  std::uint64_t blocks_saved = 0;      ///< Shards put by this rank.
+  std::uint64_t bytes_saved = 0;       ///< Payload of those.
   std::uint64_t save_nanoseconds = 0;  ///< Background time spent in batches.
   std::uint64_t blocks_already_stored = 0;
   std::uint64_t blocks_committed = 0;  ///< Manifests seen published by this rank.
   std::uint64_t saves_dropped = 0;     ///< Queue or staging full, or store backing off.
   std::uint64_t saves_failed = 0;
-  std::uint64_t save_queue_bytes = 0;   ///< Now.
+  std::uint64_t save_queue_bytes = 0;    ///< Now.
   std::uint64_t pages_out_of_range = 0;  ///< Plan entries refused.
 };
 
