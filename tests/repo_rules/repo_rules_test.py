@@ -25,6 +25,7 @@ GOOD = {
     "docs/contract/store.md": "`Memory.PutsOnce`, `tests/python/test_a.py::test_it`\n",
     "scripts/apt-packages.txt": "# comment\ncmake\n",
     "scripts/pip-packages.txt": "numpy==1.0\n",
+    "docs/requirements.txt": "",
     "include/kvc/a.h": '#pragma once\n#include <string>\n#include "kvc/b.h"\n',
     "include/kvc/b.h": "#pragma once\n// in memory, and thrown away\n",
     "src/base/mutex.h": "#pragma once\nstd::mutex m;\n",
@@ -143,6 +144,7 @@ BAD: dict[str, list[dict[str, str | None]]] = {
     "dependencies_explained": [
         {"scripts/apt-packages.txt": "cmake\nclang\n"},
         {"scripts/pip-packages.txt": "numpy==1.0\npytest==1.0\n"},
+        {"docs/requirements.txt": "sphinx==1.0\n"},
     ],
 }
 

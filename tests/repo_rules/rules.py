@@ -438,9 +438,10 @@ def one_version(tree: Tree) -> Iterator[str]:
 
 @rule
 def dependencies_explained(tree: Tree) -> Iterator[str]:
-    """Every package of the two lists has its reason."""
+    """Every package of the lists has its reason."""
     page = tree.text("docs/dependencies.md")
-    for path in ("scripts/apt-packages.txt", "scripts/pip-packages.txt"):
+    lists = ("scripts/apt-packages.txt", "scripts/pip-packages.txt", "docs/requirements.txt")
+    for path in lists:
         for line in tree.text(path).splitlines():
             name = line.partition("#")[0].partition("==")[0].strip()
             if name and f"`{name}`" not in page:
