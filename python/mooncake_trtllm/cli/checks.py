@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 __all__ = ["Check", "Checks"]
@@ -25,8 +25,8 @@ class Checks:
         self._checks: list[Check] = []
 
     def add(self, check: Check) -> None:
-        """One more."""
-        self._checks.append(check)
+        """One more; a remedy is shown only where there is something to mend."""
+        self._checks.append(replace(check, remedy="") if check.ok else check)
 
     def expect(self, name: str, found: int, wanted: int, what: str) -> None:
         """A count that must be exactly so."""

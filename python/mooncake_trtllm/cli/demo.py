@@ -126,7 +126,7 @@ def _scene(options: argparse.Namespace) -> Iterator[Scene]:
 def _verdict(report: dict[str, Any], steps: list[Step]) -> None:
     moved_in = sum(step.bytes_loaded for step in steps)
     moved_out = sum(step.bytes_saved for step in steps)
-    verified = sum(step.blocks_verified for step in steps)
+    verified = sum(step.blocks_verified + step.verified_after_healing for step in steps)
     for name, reason in report["steps_not_run"].items():
         print(f"{name}: not run, {reason}")
     print(

@@ -38,6 +38,8 @@ class Step:
     bytes_saved: int = 0
     errors: int = 0
     """Attempts of requests that failed closed."""
+    verified_after_healing: int = 0
+    """Of a second look at the same prompts, not part of `blocks_verified`."""
     seconds: float = 0.0
     more: dict[str, Any] = field(default_factory=dict)
     """Figures that only this step has."""

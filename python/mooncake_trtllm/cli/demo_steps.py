@@ -140,6 +140,7 @@ class Scene:
         step.faults += [f"afterwards {fault}" for fault in healed.faults]
         step.bytes_loaded += healed.bytes_loaded
         step.bytes_saved += healed.bytes_saved
+        step.verified_after_healing = healed.blocks_verified
         step.more = {
             "tampered_key": victim,
             "retries": sum(result.retries for result in results),

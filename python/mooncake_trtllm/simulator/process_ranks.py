@@ -36,9 +36,9 @@ class ProcessRanks:
             for rank in range(config.tp):
                 ours, theirs = multiprocessing.Pipe()
                 pipes = [ends[0] for ends in hub] if rank == 0 else [hub[rank - 1][1]]
-                # Without a name in the file system, so that nothing can be left behind.
-                self._logs.append(tempfile.TemporaryFile() if config.quiet else None)  # noqa: SIM115
-                self._processes.append(_spawn(config, rank, theirs, pipes, self._logs[rank]))
+                log = _log_file() if config.quiet else None
+                self._logs.append(log)
+                self._processes.append(_spawn(config, rank, theirs, pipes, log))
                 theirs.close()
                 self._lines.append(ours)
                 self._open[ours] = rank
@@ -110,6 +110,11 @@ class ProcessRanks:
         log = self._logs[rank]
         said = child_guard.said(log) if log is not None else ""
         return RankFailure(rank, "crash", "RankDied", f"{text}; it said: {said}" if said else text)
+
+
+def _log_file() -> IO[bytes]:
+    """Without a name in the file system, so that nothing can be left behind."""
+    return tempfile.TemporaryFile()
 
 
 def _spawn(
