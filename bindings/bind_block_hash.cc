@@ -15,8 +15,8 @@ namespace {
 namespace nb = nanobind;
 using nb::literals::operator""_a;
 
-BlockChain make_chain(std::uint32_t tokens_per_block, nb::object cache_salt, nb::object lora,
-                      nb::object media, nb::bytes deployment_secret) {
+BlockChain make_chain(std::uint32_t tokens_per_block, nb::handle cache_salt, nb::handle lora,
+                      nb::handle media, const nb::bytes& deployment_secret) {
   const BlockHashOptions options{
       .tokens_per_block = tokens_per_block,
       .deployment_secret = std::string(deployment_secret.c_str(), deployment_secret.size())};

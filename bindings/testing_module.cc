@@ -52,11 +52,7 @@ bool wait_for_waiting(const GatedStoreObject& store, std::size_t count) {
   return store.gated->wait_for_waiting(count);
 }
 
-}  // namespace
-
-NB_MODULE(_testing, m) {
-  m.doc() = "Stores that a test holds up or lets fail.";
-  nb::module_::import_("mooncake_trtllm._native");
+void bind_gated_store(nb::module_& m) {
   nb::class_<GatedStoreObject, StoreObject>(m, "GatedStore")
       .def(nb::new_([](const StoreObject& inner) {
              return GatedStoreObject(std::make_shared<GatedStore>(inner.shared()));
@@ -85,4 +81,12 @@ NB_MODULE(_testing, m) {
           },
           "reaction"_a, "Answers instead of the inner store; ok ends it.")
       .def("registered", [](const GatedStoreObject& store) { return store.gated->registered(); });
+}
+
+}  // namespace
+
+NB_MODULE(_testing, m) {
+  m.doc() = "Stores that a test holds up or lets fail.";
+  nb::module_::import_("mooncake_trtllm._native");
+  bind_gated_store(m);
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["OPAQUE", "dtype_bytes", "dtype_name", "stated_dtype"]
+__all__ = ["dtype_bytes", "dtype_name", "is_opaque", "stated_dtype"]
 
 _ALIASES = {
     "half": "float16",
@@ -35,8 +35,7 @@ _BYTES = {
     "fp8_e5m2": 1,
     "int8": 1,
 }
-# Types in which a pool may hold the bytes of any other type (numpy has no bfloat16 or fp8).
-OPAQUE = frozenset({"uint8", "int8", "uint16", "int16", "uint32", "int32"})
+_OPAQUE = frozenset({"uint8", "int8", "uint16", "int16", "uint32", "int32"})
 
 
 def dtype_name(dtype: Any) -> str:
@@ -55,6 +54,14 @@ def stated_dtype(dtype: Any) -> str | None:
         return None
     name = dtype_name(dtype)
     return None if name in ("", "auto", "none") else name
+
+
+def is_opaque(name: str) -> bool:
+    """Whether a pool of this type may hold any other type as plain bytes.
+
+    Runtimes allocate some types that way, and numpy has neither bfloat16 nor fp8.
+    """
+    return name in _OPAQUE or name.startswith("void")
 
 
 def dtype_bytes(name: str) -> int | None:

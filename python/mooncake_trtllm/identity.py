@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mooncake_trtllm import _native
 from mooncake_trtllm._args import EngineArgs
-from mooncake_trtllm._dtypes import OPAQUE, dtype_bytes
+from mooncake_trtllm._dtypes import dtype_bytes, is_opaque
 from mooncake_trtllm._log import log
 from mooncake_trtllm._pool import HostPool
 from mooncake_trtllm.errors import KvConnectorConfigError
@@ -118,7 +118,7 @@ def settle_kv_dtype(identity: EngineIdentity, pool: HostPool) -> str:
     stated, source = identity.kv_dtype, identity.kv_dtype_source
     if stated is None or pool.dtype == stated:
         return pool.dtype
-    if pool.dtype in OPAQUE:
+    if is_opaque(pool.dtype):
         return stated
     if source == "kv_cache_config.dtype":
         raise KvConnectorConfigError(
@@ -187,7 +187,7 @@ def _elements_per_token(args: EngineArgs, kv_factor: int) -> int | None:
 def _same_bytes(pool: HostPool, elements: int, expected: int, kv_dtype: str) -> bool:
     size = dtype_bytes(kv_dtype)
     return (
-        pool.dtype in OPAQUE
+        is_opaque(pool.dtype)
         and size is not None
         and elements * pool.element_bytes == expected * size
     )

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.engine import Engine, Request, Shape, make_model
+from support.gates import gate_stores
 from support.processes import clean_environment, run_python
 from support.stores import shards
 
-from mooncake_trtllm import KvConnectorLoadError, _stores, _testing
+from mooncake_trtllm import KvConnectorLoadError, _stores
 from mooncake_trtllm._rendezvous import rendezvous
 
 MakeEngine = Callable[..., Engine]
@@ -53,14 +54,7 @@ def test_everything_is_given_back(
     explicit: bool, make_engine: MakeEngine, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """I6: threads, registrations, table entries, the pool and the arguments themselves."""
-    gates: list[_testing.GatedStore] = []
-    inner = _stores.StoreRegistry._memory_store
-
-    def gated(self: Any, key: Any, capacity: int) -> Any:
-        gates.append(_testing.GatedStore(inner(self, key, capacity)))
-        return gates[-1]
-
-    environment.setattr(_stores.StoreRegistry, "_memory_store", gated)
+    gates = gate_stores(environment)
     model = make_model(tmp_path / "model", Shape())
     before = threads()
     engine: Engine | None = Engine(Shape(), model, environment, tp=2)
@@ -372,13 +366,10 @@ def test_the_end_of_the_process_stores_what_is_queued(drop: str, tmp_path: Path)
 
 
 HUNG_AT_EXIT = """
+import pytest
 from support.spawned import TOKENS, Request, engine_of
-from mooncake_trtllm import _stores, _testing
-inner, gates = _stores.StoreRegistry._memory_store, []
-def gated(self, key, capacity):
-    gates.append(_testing.GatedStore(inner(self, key, capacity)))
-    return gates[-1]
-_stores.StoreRegistry._memory_store = gated
+from support.gates import gate_stores
+gates = gate_stores(pytest.MonkeyPatch())
 engine = engine_of()
 gates[0].close_gate()
 engine.run(Request(1, TOKENS))

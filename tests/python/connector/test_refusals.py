@@ -199,6 +199,9 @@ def test_bytes_of_another_type(make_engine: MakeEngine, model: Path) -> None:
     worker = worker_for(model, shape, cache={"dtype": "bfloat16"})
     worker.register_kv_caches(np.zeros((8, 3, 2, 128), np.uint16))
     worker.close()
+    worker = worker_for(model, shape, cache={"dtype": "bfloat16"})
+    worker.register_kv_caches(np.zeros((8, 3, 2, 128), np.dtype("V2")))
+    worker.close()
 
 
 def test_a_stated_type_must_be_the_pools(model: Path) -> None:

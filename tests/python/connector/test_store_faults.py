@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from support.engine import Engine, Request
+from support.gates import Gate, gate_stores
 
-from mooncake_trtllm import KvConnectorLoadError, _stores, _testing
+from mooncake_trtllm import KvConnectorLoadError
 
 MakeEngine = Callable[..., Engine]
 TOKENS = [int(t) for t in np.random.default_rng(21).integers(0, 32000, 61)]
@@ -28,18 +29,9 @@ def request(tokens: list[int] = TOKENS, **extra: Any) -> Request:
 
 
 @pytest.fixture(name="gate")
-def gate_fixture(
-    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[_testing.GatedStore]:
+def gate_fixture(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """The store of all engines of the test stands behind this gate."""
-    gates: list[_testing.GatedStore] = []
-    inner = _stores.StoreRegistry._memory_store
-
-    def gated(self: Any, key: Any, capacity: int) -> _testing.GatedStore:
-        gates.append(_testing.GatedStore(inner(self, key, capacity)))
-        return gates[-1]
-
-    monkeypatch.setattr(_stores.StoreRegistry, "_memory_store", gated)
+    gates = gate_stores(monkeypatch)
     keeper = make_engine()  # opens the store
     assert len(gates) == 1
     yield gates[0]
@@ -73,7 +65,7 @@ def step(engine: Engine, one: Request, pages: list[int], matched: int = 0) -> Si
 
 
 def test_every_callback_is_bounded_with_every_call_hung(
-    make_engine: MakeEngine, gate: _testing.GatedStore
+    make_engine: MakeEngine, gate: Gate
 ) -> None:
     """Default deadlines: no callback takes 5 s, whichever of them meets the hung store first."""
     engine = make_engine()
@@ -107,7 +99,7 @@ def test_every_callback_is_bounded_with_every_call_hung(
     assert timed.longest < CALLBACK_BOUND_S
 
 
-def test_wait_for_save_does_not_wait(make_engine: MakeEngine, gate: _testing.GatedStore) -> None:
+def test_wait_for_save_does_not_wait(make_engine: MakeEngine, gate: Gate) -> None:
     engine = make_engine()
     one = request()
     _, pages = engine.start(one)
@@ -125,7 +117,7 @@ def test_wait_for_save_does_not_wait(make_engine: MakeEngine, gate: _testing.Gat
 
 
 def test_service_resumes_after_a_hang(
-    make_engine: MakeEngine, gate: _testing.GatedStore, environment: pytest.MonkeyPatch
+    make_engine: MakeEngine, gate: Gate, environment: pytest.MonkeyPatch
 ) -> None:
     environment.setenv("MC_STAGE_DEADLINE_MS", "50")
     engine = make_engine()
@@ -144,9 +136,7 @@ def test_service_resumes_after_a_hang(
 
 
 @pytest.mark.parametrize("reaction", ["down", "back off", "stale", "caller bug", "miss"])
-def test_a_store_that_only_fails(
-    reaction: str, make_engine: MakeEngine, gate: _testing.GatedStore
-) -> None:
+def test_a_store_that_only_fails(reaction: str, make_engine: MakeEngine, gate: Gate) -> None:
     engine = make_engine()
     gate.answer_with(reaction)
     for _ in range(3):
@@ -159,7 +149,7 @@ def test_a_store_that_only_fails(
 
 
 def test_the_gil_is_free_while_a_callback_waits(
-    make_engine: MakeEngine, gate: _testing.GatedStore, environment: pytest.MonkeyPatch
+    make_engine: MakeEngine, gate: Gate, environment: pytest.MonkeyPatch
 ) -> None:
     """B74: a ticking thread goes on during each kind of call that waits for a slow store."""
     environment.setenv("MC_STAGE_DEADLINE_MS", "600")
