@@ -10,18 +10,32 @@
 #include <span>
 
 #include "kvc/layout.h"
-#include "kvc/status.h"
+#include "kvc/result.h"
 
 namespace kvc {
 
 /// A stream of the engine, passed through. 0: the default stream, or host memory.
 using StreamHandle = std::uintptr_t;
 
+/// Memory that pages are staged in: whole system pages, freed with this object.
+class StagingMemory {
+ public:
+  virtual ~StagingMemory() = default;
+
+  virtual std::span<std::byte> bytes() const = 0;
+  /// Leaves the memory allocated for the life of the process, since somebody may still use it.
+  virtual void abandon() = 0;
+};
+
 /// Copies whole pages. Single-threaded per instance unless said otherwise; the host implementation
 /// may be used from any thread.
 class PageCopier {
  public:
   virtual ~PageCopier() = default;
+
+  /// Memory that this copier copies from and to best. kInvalid for 0 bytes, kExhausted if there is
+  /// not that much.
+  virtual Result<std::unique_ptr<StagingMemory>> allocate_staging(std::size_t bytes) = 0;
 
   /// Gathers page `slot` of `group` into `staging`. kInvalid, with nothing copied, if the group has
   /// no such slot or unless staging.size() == page_bytes(group).

@@ -5,9 +5,11 @@
 
 namespace kvc {
 
-Result<std::shared_ptr<StagingArea>> StagingArea::create(std::size_t bytes, Store& store) {
-  Result<MappedMemory> memory = MappedMemory::map(bytes);
-  if (!memory.ok()) return memory.status();
+Result<std::shared_ptr<StagingArea>> StagingArea::create(std::size_t bytes, PageCopier& copier,
+                                                         Store& store) {
+  Result<std::unique_ptr<StagingMemory>> allocated = copier.allocate_staging(bytes);
+  if (!allocated.ok()) return allocated.status();
+  std::unique_ptr<StagingMemory> memory = std::move(allocated).value();
   const Status status = store.register_memory(memory->bytes());
   if (!status.ok()) {
     // An unanswered registration may still come about.
@@ -15,16 +17,16 @@ Result<std::shared_ptr<StagingArea>> StagingArea::create(std::size_t bytes, Stor
     return Status(Code::kUnavailable, "the store did not take " + std::to_string(bytes) +
                                           " bytes of staging memory: " + status.message());
   }
-  return std::make_shared<StagingArea>(std::move(memory).value());
+  return std::make_shared<StagingArea>(std::move(memory));
 }
 
 Status StagingArea::close(Store& store, bool idle) {
   if (!idle) {
-    memory_.abandon();
+    memory_->abandon();
     return {Code::kTimedOut, "store calls that were given up still hold staging memory"};
   }
-  Status status = store.unregister_memory(memory_.bytes());
-  if (!status.ok()) memory_.abandon();
+  Status status = store.unregister_memory(memory_->bytes());
+  if (!status.ok()) memory_->abandon();
   return status;
 }
 

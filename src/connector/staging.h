@@ -1,4 +1,4 @@
-// Staging memory: one mapping, registered with the store once, cut into pages that are lent out.
+// Staging memory: one piece, registered with the store once, cut into pages that are lent out.
 //
 // A lent page comes back when its last holder lets go. A store that has given up a call keeps the
 // call's hold, so the pages of that call are in quarantine until the transfer is provably over.
@@ -11,28 +11,29 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "kvc/device.h"
 #include "kvc/store.h"
-#include "os/memory.h"
 
 namespace kvc {
 
-/// The mapping and its registration. REQUIRES: close() before the store is closed.
+/// The memory and its registration. REQUIRES: close() before the store is closed.
 class StagingArea {
  public:
   /// kExhausted without memory; kUnavailable if the store does not take it.
-  static Result<std::shared_ptr<StagingArea>> create(std::size_t bytes, Store& store);
+  static Result<std::shared_ptr<StagingArea>> create(std::size_t bytes, PageCopier& copier,
+                                                     Store& store);
 
-  explicit StagingArea(MappedMemory memory) : memory_(std::move(memory)) {}
+  explicit StagingArea(std::unique_ptr<StagingMemory> memory) : memory_(std::move(memory)) {}
 
-  std::span<std::byte> bytes() const { return memory_.bytes(); }
+  std::span<std::byte> bytes() const { return memory_->bytes(); }
 
-  /// Ends the registration if the memory is `idle`; the mapping goes with the last page. Memory
-  /// that a call may still use, or that the store does not let go of, stays mapped for good: its
+  /// Ends the registration if the memory is `idle`; it is freed with the last page. Memory
+  /// that a call may still use, or that the store does not let go of, stays allocated for good: its
   /// address must not be given to anybody else. Once.
   Status close(Store& store, bool idle);
 
  private:
-  MappedMemory memory_;
+  std::unique_ptr<StagingMemory> memory_;
 };
 
 class StagingPool;

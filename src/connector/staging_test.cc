@@ -16,7 +16,7 @@ using Use = StagingPool::Use;
 
 struct Pool {
   explicit Pool(std::size_t pages, std::size_t save_limit) {
-    area = std::move(StagingArea::create(pages * 4096, *store)).value();
+    area = std::move(StagingArea::create(pages * 4096, *make_host_page_copier(), *store)).value();
     pool = std::make_shared<StagingPool>(area, area->bytes(), 4096, save_limit);
   }
 
@@ -93,7 +93,7 @@ TEST(Staging, StaysRegisteredWhileACallMayUseIt) {
 TEST(Staging, RefusedRegistrationSaysSo) {
   const std::shared_ptr<MemoryStore> store = make_memory_store({});
   store->close(Deadline{});
-  const auto area = StagingArea::create(4096, *store);
+  const auto area = StagingArea::create(4096, *make_host_page_copier(), *store);
   ASSERT_FALSE(area.ok());
   EXPECT_EQ(area.status().code(), Code::kUnavailable);
 }

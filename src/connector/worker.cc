@@ -113,7 +113,7 @@ Status Worker::Impl::register_layout(const Fingerprint& keyspace, const PagedLay
                    ": raise its limit, or use smaller blocks");
   }
   Result<std::shared_ptr<StagingArea>> area =
-      StagingArea::create(staging->total_bytes(), *parts.store);
+      StagingArea::create(staging->total_bytes(), *parts.copier, *parts.store);
   if (!area.ok()) return area.status();
   std::shared_ptr<Ready> made = make_ready(keyspace, group, *staging, std::move(area).value());
   const MutexLock lock(mutex);

@@ -24,6 +24,9 @@ class WatchedCopier final : public PageCopier {
   std::function<Status(SlotIndex)> before_copy_in = [](SlotIndex) { return Status(); };
   std::function<Status()> on_flush = [] { return Status(); };
 
+  Result<std::unique_ptr<StagingMemory>> allocate_staging(std::size_t bytes) override {
+    return host_->allocate_staging(bytes);
+  }
   Status copy_out(const PageGroup& group, SlotIndex slot, std::span<std::byte> staging,
                   StreamHandle stream) override {
     return host_->copy_out(group, slot, staging, stream);

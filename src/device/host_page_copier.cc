@@ -1,7 +1,9 @@
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "kvc/device.h"
+#include "os/memory.h"
 
 namespace kvc {
 namespace {
@@ -21,9 +23,28 @@ Status check_copy(const PageGroup& group, SlotIndex slot, std::size_t staging_by
   return {};
 }
 
+class HostStagingMemory final : public StagingMemory {
+ public:
+  explicit HostStagingMemory(MappedMemory memory) : memory_(std::move(memory)) {}
+
+  std::span<std::byte> bytes() const override { return memory_.bytes(); }
+  void abandon() override { memory_.abandon(); }
+
+ private:
+  MappedMemory memory_;
+};
+
 /// Keeps no state, so any number of threads may copy different pages at once.
 class HostPageCopier final : public PageCopier {
  public:
+  Result<std::unique_ptr<StagingMemory>> allocate_staging(std::size_t bytes) override {
+    Result<MappedMemory> memory = MappedMemory::map(bytes);
+    if (!memory.ok()) return memory.status();
+    std::unique_ptr<StagingMemory> staging =
+        std::make_unique<HostStagingMemory>(std::move(memory).value());
+    return staging;
+  }
+
   Status copy_out(const PageGroup& group, SlotIndex slot, std::span<std::byte> staging,
                   StreamHandle) override {
     Status status = check_copy(group, slot, staging.size());
