@@ -32,13 +32,8 @@ struct GuardedStoreObject : StoreObject {
         executor(std::move(call_threads)) {}
   GuardedStoreObject(GuardedStoreObject&&) noexcept = default;
   GuardedStoreObject& operator=(GuardedStoreObject&&) = delete;
-  ~GuardedStoreObject() {
-    if (counters == nullptr) return;
-    // Threads inside of abandoned calls may never come back: nobody waits for them.
-    if (counters->abandoned_now.load() > 0) disown();
-    const GilRelease release;
-    executor.reset();
-  }
+  /// Does not wait for threads inside of abandoned calls, which may never come back.
+  ~GuardedStoreObject();
 
   void disown() {
     new std::shared_ptr<Executor>(executor);

@@ -234,6 +234,8 @@ def test_callbacks_are_total(make_engine: MakeEngine, caplog: pytest.LogCaptureF
         assert "injected into query" in caplog.text
     finally:
         scheduler._resources._core, worker._resources.core = real_core, real_worker
+        # The log keeps exceptions, which keep this frame: it must not keep the core alive.
+        del real_core, real_worker
 
 
 NONSENSE: list[Any] = [None, object(), SimpleNamespace(), SimpleNamespace(request_id="x"), 5, "x"]
@@ -313,6 +315,7 @@ def test_a_plan_that_is_lost_fails_closed(make_engine: MakeEngine) -> None:
     real, scheduler._resources._core = scheduler._resources._core, Exploding()  # type: ignore[assignment]
     meta = scheduler.build_connector_meta(step(engine, promised, pages, matched))
     scheduler._resources._core = real
+    del real
     engine.worker.bind_connector_meta(meta)
     with pytest.raises(KvConnectorLoadError) as caught:
         engine.worker.start_load_kv(None)
@@ -360,3 +363,39 @@ def test_a_plan_that_cannot_be_bound_saves_nothing(make_engine: MakeEngine) -> N
     engine.worker.wait_for_save(None)
     assert engine.drain()
     assert engine.worker.stats()["blocks_saved"] == 0
+
+
+def test_a_step_that_cannot_be_read_loses_no_load_silently(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    engine.start(promised)
+
+    class Unreadable:
+        @property
+        def new_requests(self) -> list[Any]:
+            raise RuntimeError("injected")
+
+    engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(Unreadable()))
+    with pytest.raises(KvConnectorLoadError) as caught:
+        engine.worker.start_load_kv(None)
+    assert caught.value.request_ids == [promised.request_id]
+    # And nothing of it comes later, when its pages may be another request's.
+    before = engine.pools[0].bytes.copy()
+    empty = SimpleNamespace(new_requests=[], cached_requests=[])
+    engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(empty))
+    engine.worker.start_load_kv(None)
+    assert np.array_equal(engine.pools[0].bytes, before)
+
+
+def test_a_scheduler_that_ended_fails_what_it_owes(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    engine.start(promised)
+    engine.scheduler.close()
+    empty = SimpleNamespace(new_requests=[], cached_requests=[])
+    engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(empty))
+    with pytest.raises(KvConnectorLoadError) as caught:
+        engine.worker.start_load_kv(None)
+    assert caught.value.request_ids == [promised.request_id]
