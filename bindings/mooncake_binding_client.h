@@ -11,7 +11,8 @@
 //      mooncake_environment()), before the binding is imported
 //   4. import mooncake.store, setup()
 //
-// Calls take the GIL to convert arguments and results; the binding lets go of it during transfers.
+// Calls take the GIL to convert arguments and results; the binding lets go of it during transfers,
+// but not in close(), which takes about a second.
 // They may come from any thread, which must not hold the GIL while it waits for another one that
 // calls. No call enters Python once the interpreter's exit handlers have run: a handler that is
 // registered with each connection (so handlers that are registered later run before it) refuses

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from support.fake_mooncake import free_address
 from support.processes import run_python
 from support.ticker import Ticker
 
-from mooncake_trtllm import _native
+from mooncake_trtllm import _native, child_guard
 from mooncake_trtllm.errors import KvConnectorStoreError
 from mooncake_trtllm.local_store import LocalStore
 
@@ -167,7 +168,7 @@ def test_a_silent_master_is_an_error_within_6_s() -> None:
     # In a process of its own, since its timeouts are read when the client is first used.
     program = """
 import sys, time
-from mooncake_trtllm import _native
+from mooncake_trtllm import _native, child_guard
 from mooncake_trtllm.errors import KvConnectorStoreError
 begin = time.monotonic()
 try:
@@ -305,3 +306,26 @@ def test_a_hung_master_is_down_and_then_back(mortal: LocalStore) -> None:
         until(lambda: guarded.exists(["a"], 2.0) == ["ok"])
         assert guarded.get(["a"], 10, 2.0) == [("ok", b"x")]
         guarded.close(5.0)
+
+
+def test_a_restarted_master_has_forgotten_everything_and_serves_again(
+    mortal: LocalStore, tmp_path: Path
+) -> None:
+    command = Path(f"/proc/{mortal.master_pid}/cmdline").read_bytes().split(b"\0")[:-1]
+    with opened(mortal.master_address) as store:
+        store.put([("a", b"x")])
+        assert store.get(["a"], 10) == [("ok", b"x")]
+        os.kill(mortal.master_pid, signal.SIGKILL)
+        until(lambda: store.exists(["a"]) == ["down"])
+        with open(tmp_path / "master.log", "wb") as log:
+            master = child_guard.spawn(
+                [part.decode() for part in command], env=dict(os.environ), output=log
+            )
+        try:
+            until(lambda: store.exists(["a"]) == ["miss"])
+            assert store.get(["a"], 10) == [("miss", b"")]
+            # Storage mounts again by itself; until then there is no room.
+            until(lambda: store.put([("a", b"anew")])[0][0] == "ok")
+            assert store.get(["a"], 10) == [("ok", b"anew")]
+        finally:
+            child_guard.stop(master)

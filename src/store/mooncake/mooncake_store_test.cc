@@ -216,6 +216,8 @@ TEST(MooncakeStore, LargeBatchesAreCutAtBuffersBytesAndKeys) {
   const Bytes payload = payload_for("x", 300);
   std::vector<PutItem> puts;
   std::vector<std::string> keys;
+  puts.reserve(50);
+  keys.reserve(50);
   for (int i = 0; i < 50; ++i) keys.push_back(std::to_string(i));
   for (const std::string& key : keys) puts.push_back({key, payload.data(), 300});
   rig.store->put(puts, {});
@@ -258,6 +260,7 @@ TEST(MooncakeStore, AllCallsOfTheProcessTogetherStayWithinTheBudget) {
     Result<Thread> thread = Thread::start("store", [&, who, mine = *store] {
       const Bytes payload = payload_for("x", 200);
       std::vector<PutItem> items;
+      items.reserve(500);
       for (int i = 0; i < 500; ++i) {
         items.push_back({std::to_string(who) + "/" + std::to_string(i), payload.data(), 200});
       }

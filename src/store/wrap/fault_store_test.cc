@@ -136,6 +136,7 @@ TEST(FaultStore, SkipAndLimitChooseWhichOnesFire) {
   const auto store = faulty(
       rig.memory, {.kind = FaultKind::kError, .op = StoreOp::kExists, .skip = 2, .limit = 1});
   std::vector<Reaction> seen;
+  seen.reserve(5);
   for (int i = 0; i < 5; ++i) seen.push_back(store->exists({"key"}, {})[0]);
   EXPECT_EQ(seen, (std::vector<Reaction>{Reaction::kMiss, Reaction::kMiss, Reaction::kDown,
                                          Reaction::kMiss, Reaction::kMiss}));
@@ -189,6 +190,7 @@ std::vector<std::string> failures(std::uint64_t seed, std::vector<std::string> k
 TEST(FaultStore, SameSeedGivesTheSameFaultsInAnyOrderAndBatching) {
   const std::uint64_t seed = testlib::test_seed(7);
   std::vector<std::string> keys;
+  keys.reserve(300);
   for (int i = 0; i < 300; ++i) keys.push_back("key" + std::to_string(i));
   const std::vector<std::string> failed = failures(seed, keys, 300);
   EXPECT_GT(failed.size(), 5u);
