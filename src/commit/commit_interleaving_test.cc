@@ -22,7 +22,6 @@ using Action = BlockCommit::Action;
 using Outcome = BlockCommit::Outcome;
 
 constexpr std::size_t kMaxRanks = 3;
-constexpr std::size_t kMaxWriters = 3;
 constexpr std::uint8_t kNobody = 0xff;
 
 enum class Content : std::uint8_t { kAbsent, kPartial, kComplete };

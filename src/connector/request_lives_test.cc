@@ -476,7 +476,7 @@ struct Totals {
 Totals live_many(Options options) {
   const std::uint64_t seed = testlib::test_seed(20);
   Totals totals;
-  for (std::uint64_t i = 0; i < 20 && !::testing::Test::HasFailure(); ++i) {
+  for (std::uint64_t i = 0; i < 12 && !::testing::Test::HasFailure(); ++i) {
     SCOPED_TRACE("seed " + std::to_string(seed + i));
     Engine engine(seed + i, options);
     engine.run(150);
