@@ -31,12 +31,14 @@ using StepTuple = std::tuple<RequestId, bool, nb::handle, nb::handle, std::size_
 
 SchedulerObject make_scheduler(const StoreObject& store, const nb::bytes& keyspace,
                                std::uint32_t tokens_per_block, std::uint32_t world_size,
-                               const nb::bytes& deployment_secret, double lookup_deadline_s) {
+                               const nb::bytes& deployment_secret, double lookup_deadline_s,
+                               bool exact_pages) {
   SchedulerOptions options{
       .tokens_per_block = tokens_per_block,
       .world_size = world_size,
       .deployment_secret = std::string(deployment_secret.c_str(), deployment_secret.size()),
-      .lookup_deadline = to_duration(lookup_deadline_s)};
+      .lookup_deadline = to_duration(lookup_deadline_s),
+      .exact_pages = exact_pages};
   return SchedulerObject(
       value_or_throw(Scheduler::create(std::move(options), to_fingerprint(keyspace), store.shared(),
                                        system_clock(), make_stderr_logger(LogLevel::kWarning))));
@@ -93,6 +95,7 @@ nb::dict stats(const SchedulerObject& scheduler) {
   dict["lookups_failed"] = counted.lookups_failed;
   dict["lookups_no_manifest"] = counted.lookups_no_manifest;
   dict["lookups_shard_lost"] = counted.lookups_shard_lost;
+  dict["lookups_over_budget"] = counted.lookups_over_budget;
   dict["lookups_unaligned"] = counted.lookups_unaligned;
   dict["requests_tracked"] = counted.requests_tracked;
   dict["requests_forgotten"] = counted.requests_forgotten;
@@ -105,7 +108,7 @@ nb::dict stats(const SchedulerObject& scheduler) {
 void bind_scheduler(nb::module_& m) {
   nb::class_<SchedulerObject>(m, "Scheduler")
       .def(nb::new_(&make_scheduler), "store"_a, "keyspace"_a, nb::kw_only(), "tokens_per_block"_a,
-           "world_size"_a, "deployment_secret"_a, "lookup_deadline_s"_a)
+           "world_size"_a, "deployment_secret"_a, "lookup_deadline_s"_a, "exact_pages"_a)
       .def("query", &query, "request"_a, "tokens"_a, nb::kw_only(), "prompt_tokens"_a,
            "cache_salt"_a.none(), "lora"_a.none(), "media"_a, "computed_tokens"_a,
            nb::sig("def query(self, request: int, tokens: collections.abc.Sequence[int], *, "
@@ -128,6 +131,9 @@ void bind_scheduler(nb::module_& m) {
           "cancel_load",
           [](SchedulerObject& s, RequestId id, std::size_t start) { s->cancel_load(id, start); },
           "request"_a, "start_tokens"_a)
+      .def(
+          "set_load_budget", [](SchedulerObject& s, std::size_t n) { s->set_load_budget(n); },
+          "blocks"_a, "Bounds what is promised between two plans.")
       .def("stats", &stats, nb::sig("def stats(self) -> dict[str, int]"))
       .def("disown", &SchedulerObject::disown,
            "Give up without cleaning up: after a fork, in the child.");

@@ -136,6 +136,7 @@ void bind_worker(nb::module_& m) {
       .def("save", &save, "stream"_a)
       .def("drain", &drain, "timeout_s"_a)
       .def("close", &close, "timeout_s"_a)
+      .def("load_budget_blocks", [](const WorkerObject& w) { return w->load_budget_blocks(); })
       .def("stats", &stats, nb::sig("def stats(self) -> dict[str, int]"))
       .def("disown", &WorkerObject::disown,
            "Give up without cleaning up: after a fork, in the child.");

@@ -37,10 +37,14 @@ struct SchedulerOptions {
   std::uint32_t tokens_per_block = 0;
   std::uint32_t world_size = 1;
   std::string deployment_secret;
+  /// For all lookups between two plans together: the engine's step waits for each of them.
   Duration lookup_deadline = std::chrono::milliseconds(1000);
-  /// Requests tracked at once; past it the oldest is forgotten (it is then neither loaded nor
-  /// saved).
-  std::size_t max_tracked_requests = 1u << 16;
+  /// Whether a prompt gets exactly the pages that its tokens need. Then more pages than that show
+  /// that the engine's blocks are smaller than `tokens_per_block`, and nothing may be saved.
+  bool exact_pages = false;
+  /// Requests tracked at once, each with its tokens; past it the oldest is forgotten (it is then
+  /// neither loaded nor saved).
+  std::size_t max_tracked_requests = 8192;
 };
 
 /// What a request is, as far as its KV is concerned.
@@ -75,6 +79,7 @@ struct SchedulerStats {
   std::uint64_t lookups_failed = 0;       ///< Ended by a store error or the deadline.
   std::uint64_t lookups_no_manifest = 0;  ///< Ended by a block that is not committed.
   std::uint64_t lookups_shard_lost = 0;   ///< Ended by a manifest without all of its shards.
+  std::uint64_t lookups_over_budget = 0;  ///< Cut to what a load can move in time.
   std::uint64_t lookups_unaligned = 0;    ///< Local match inside a block: nothing offered.
   std::uint64_t requests_tracked = 0;     ///< Now.
   std::uint64_t requests_forgotten = 0;   ///< By the bound on tracked requests.
@@ -111,6 +116,10 @@ class Scheduler {
   void reset(RequestId id);
   /// Blocks of the promise at or after `start_tokens` will not be used.
   void cancel_load(RequestId id, std::size_t start_tokens);
+
+  /// Promises between two plans end at this many blocks, which is what a load can move in time
+  /// (Worker::load_budget_blocks()). No bound until it is called.
+  void set_load_budget(std::size_t blocks);
 
   SchedulerStats stats() const;
 

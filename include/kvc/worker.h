@@ -98,6 +98,10 @@ class Worker {
   /// Waits until every save taken so far ended, at most until `deadline`. True if all did.
   bool drain(Deadline deadline);
 
+  /// Blocks that the loads of one step can be expected to move well before `load_deadline`, from
+  /// what past loads moved; at least 1. 0 without a pool.
+  std::size_t load_budget_blocks() const;
+
   WorkerStats stats() const;
 
   /// Drops queued saves, waits for running ones at most until `deadline`, unregisters memory. Later

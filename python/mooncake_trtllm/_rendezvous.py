@@ -12,6 +12,7 @@ Entries live as long as their worker. The table is bounded, since a process has 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,7 @@ class WorkerEntry:
     llm_args: Any
     identity: Any
     keyspace: bytes | None = None
+    load_budget: Callable[[], int] | None = None
 
 
 @dataclass(eq=False)
@@ -67,10 +69,10 @@ class Rendezvous:
             self._schedulers.append(entry)
         return entry
 
-    def publish(self, entry: WorkerEntry, keyspace: bytes) -> None:
-        """Tell the keyspace of a worker, whose pool is registered now."""
+    def publish(self, entry: WorkerEntry, keyspace: bytes, load_budget: Callable[[], int]) -> None:
+        """Tell the keyspace of a worker, whose pool is registered now, and what its loads move."""
         with self._lock:
-            entry.keyspace = keyspace
+            entry.keyspace, entry.load_budget = keyspace, load_budget
 
     def remove(self, entry: WorkerEntry | SchedulerEntry) -> None:
         """Forget a worker or scheduler. Idempotent."""
@@ -85,6 +87,13 @@ class Rendezvous:
         """Start anew in a forked child, whose parent may have held the lock."""
         self._workers, self._schedulers = [], []
         self._lock = threading.RLock()
+
+    def load_budget_for(self, scheduler: SchedulerEntry) -> int | None:
+        """Return the blocks that one step of the scheduler's workers can load, if that is known."""
+        with self._lock:
+            twins = [w for w in tuple(self._workers) if w.identity == scheduler.identity]
+            own = [w for w in twins if w.llm_args is scheduler.llm_args] or twins
+            return min((w.load_budget() for w in own if w.load_budget is not None), default=None)
 
     def keyspace_for(self, scheduler: SchedulerEntry) -> bytes | None:
         """Return the keyspace of the scheduler's own workers, None while that is not known."""

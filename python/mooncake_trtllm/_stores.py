@@ -98,7 +98,8 @@ class StoreRegistry:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Reentrant, for a collection between taking the lock and noting the owner.
+        self._lock = threading.RLock()
         self._owner: int | None = None
         self._put_off: list[StoreLease] = []
         self._shared: dict[Hashable, _Shared] = {}
@@ -136,7 +137,7 @@ class StoreRegistry:
             shared.give_up()
         for memory in self._memory.values():
             memory.disown()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._owner = None
         self._put_off, self._shared, self._memory = [], {}, {}
 

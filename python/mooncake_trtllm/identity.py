@@ -17,7 +17,7 @@ from mooncake_trtllm._log import log
 from mooncake_trtllm._pool import HostPool
 from mooncake_trtllm.errors import KvConnectorConfigError
 
-__all__ = ["EngineIdentity", "engine_identity"]
+__all__ = ["EngineIdentity", "check_geometry", "engine_identity", "states_block_size"]
 
 # How this connector takes bytes from a pool; raise it if that ever changes.
 _LAYOUT = "dense-pool/1"
@@ -162,6 +162,11 @@ def check_geometry(args: EngineArgs, pool: HostPool, kv_dtype: str) -> None:
         f"{args.tokens_per_block} make {expected}. Likely cause: {cause}. Remedy: set "
         "kv_cache_config.tokens_per_block to the value in effect, or correct the model's folder"
     )
+
+
+def states_block_size(args: EngineArgs) -> bool:
+    """Whether check_geometry() proves that a page holds `tokens_per_block` tokens."""
+    return _elements_per_token(args, 2) is not None or _elements_per_token(args, 1) is not None
 
 
 def _elements_per_token(args: EngineArgs, kv_factor: int) -> int | None:

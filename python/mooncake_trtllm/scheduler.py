@@ -13,6 +13,7 @@ from mooncake_trtllm._lifecycle import release_with
 from mooncake_trtllm._log import log
 from mooncake_trtllm._rendezvous import SchedulerEntry, rendezvous
 from mooncake_trtllm.errors import KvConnectorConfigError
+from mooncake_trtllm.identity import states_block_size
 from mooncake_trtllm.request import (
     Bypass,
     RequestContent,
@@ -37,6 +38,7 @@ _COUNTERS = (
     "lookups_failed",
     "lookups_no_manifest",
     "lookups_shard_lost",
+    "lookups_over_budget",
     "lookups_unaligned",
     "requests_tracked",
     "requests_forgotten",
@@ -72,8 +74,15 @@ class _Resources:
                     world_size=instance.rank.world_size,
                     deployment_secret=instance.settings.key_secret,
                     lookup_deadline_s=instance.settings.lookup_deadline_s,
+                    exact_pages=not states_block_size(instance.args),
                 )
             return self._core
+
+    def bound_promises(self, core: _native.Scheduler) -> None:
+        """Promise no more in a step than rank 0 can load in time."""
+        budget = rendezvous.load_budget_for(self._entry)
+        if budget is not None:
+            core.set_load_budget(budget)
 
     def stats(self) -> dict[str, int]:
         """Return the core's counters; after the end, what they were."""
@@ -141,6 +150,7 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
             if self._instance.settings.disabled():
                 raise Bypass(f"{self._instance.settings.disable_file} is there")
             content = read_request(request, self._instance.settings.lora_ids)
+            self._resources.bound_promises(core)
             tokens = self._lookup(core, content, num_computed_tokens)
         except (Bypass, KvConnectorConfigError) as reason:
             self._bypass(request, reason)
@@ -202,6 +212,7 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
         except Exception:
             if promised:
                 self._broken.add(request_id)
+                core.finished(request_id)
             raise
         if promised:
             self._owed.add(request_id)
@@ -255,20 +266,30 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         """Return the plan of the step, in bytes; with it the requests that cannot be loaded."""
-        core = self._resources.core()
-        if core is None or scheduler_output is None:
+        if scheduler_output is None:  # no batch: what is owed stays owed
             return b""
+        core = self._resources.core()
         try:
-            plan = self._plan_step(core, scheduler_output)
+            plan = b"" if core is None else self._plan_step(core, scheduler_output)
         except Exception:  # noqa: BLE001 - nothing may leave a callback
             log.exception("no plan for this step; promised loads fail")
-            self._broken |= self._owed
             plan = b""
+        if not plan:
+            self._give_up_owed(core)
         self._owed.clear()
         if not self._broken:
             return plan
         broken, self._broken = sorted(self._broken), set()
         return plan, tuple(broken)
+
+    def _give_up_owed(self, core: _native.Scheduler | None) -> None:
+        """Loads that were not planned now must not come later, when their pages are others'."""
+        self._broken |= self._owed
+        if core is None:
+            return
+        for request_id in self._owed:
+            with contextlib.suppress(Exception):
+                core.finished(request_id)
 
     def _plan_step(self, core: _native.Scheduler, scheduler_output: Any) -> bytes:
         reports, unusable = read_step(scheduler_output)

@@ -105,7 +105,7 @@ class _Resources:
                 )
             self.core, self._pool = core, pool
         if self._entry is not None:
-            rendezvous.publish(self._entry, keyspace)
+            rendezvous.publish(self._entry, keyspace, core.load_budget_blocks)
         log.info(
             "rank %d of %d: KV pool %s of %s, %d bytes a page, keyspace %s",
             instance.rank.rank,
@@ -228,10 +228,13 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
             try:
                 failures = core.load(_stream_handle(stream))
             except Exception as error:
+                self._may_save = False
                 raise KvConnectorLoadError(
                     f"the loads of this step failed: {error}. Remedy: retry the requests of this "
                     "step; they are computed anew"
                 ) from error
+        # Whatever was computed from pages that were not filled must not be saved.
+        self._may_save = self._may_save and unusable is None and not failed
         if unusable is not None:
             raise KvConnectorLoadError(
                 f"promised blocks may be missing: {unusable}. Remedy: run the same version of the "

@@ -1,6 +1,7 @@
 #include "connector/load_pipeline.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -15,6 +16,12 @@ namespace {
 /// Batches shrink towards the end of a load, since nothing is fetched any more while the last one
 /// is verified and copied. Below this a call costs more than it hides.
 constexpr std::size_t kSmallBatchBytes = std::size_t{8} << 20;
+
+/// Smaller loads say more about the time of a call than about the speed of transfers.
+constexpr std::uint64_t kTellingBytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t kSlowestBytesPerSecond = std::uint64_t{1} << 20;
+/// Of the load deadline, the part that promises may use. The rest is for a store that slows down.
+constexpr int kBudgetShare = 2;
 
 constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
@@ -101,7 +108,31 @@ std::vector<LoadFailure> LoadPipeline::load(std::span<const PageTask> tasks, Str
   run.gained.load_nanoseconds =
       static_cast<std::uint64_t>((parts_.worker.clock->now() - begin).count());
   report(run);
+  learn_speed(run);
   return std::move(run.failures);
+}
+
+std::size_t LoadPipeline::budget_blocks() const {
+  const double seconds = std::chrono::duration<double>(budget_ / kBudgetShare).count();
+  const double bytes = seconds * static_cast<double>(bytes_per_second_.load());
+  const double blocks = bytes / static_cast<double>(parts_.shards.page_bytes);
+  return std::max<std::size_t>(static_cast<std::size_t>(blocks), 1);
+}
+
+/// A load that ran out of time halves the guess, since what it would have taken is not known.
+void LoadPipeline::learn_speed(const Run& run) {
+  const bool late = std::ranges::any_of(run.failures, [](const LoadFailure& failure) {
+    return failure.status.code() == Code::kTimedOut;
+  });
+  const std::uint64_t guess = bytes_per_second_.load();
+  if (late) {
+    bytes_per_second_ = std::max(guess / 2, kSlowestBytesPerSecond);
+  } else if (run.gained.bytes_loaded >= kTellingBytes && run.gained.load_nanoseconds > 0) {
+    const double seconds = static_cast<double>(run.gained.load_nanoseconds) / 1e9;
+    const auto measured =
+        static_cast<std::uint64_t>(static_cast<double>(run.gained.bytes_loaded) / seconds);
+    bytes_per_second_ = std::max(guess / 4 * 3 + measured / 4, kSlowestBytesPerSecond);
+  }
 }
 
 /// The next blocks, as many as a batch, the staging and the rest of the load allow. Null if there

@@ -2,7 +2,9 @@
 // copied, the get of the next one is under way.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,12 +35,19 @@ struct PipelineParts {
 /// One thread at a time.
 class LoadPipeline {
  public:
+  /// Until a load was measured.
+  static constexpr std::uint64_t kFirstGuessBytesPerSecond = std::uint64_t{1} << 30;
+
   LoadPipeline(PipelineParts parts, std::size_t batch_blocks, Duration budget)
       : parts_(std::move(parts)), batch_blocks_(batch_blocks), budget_(budget) {}
 
   /// Puts every task's block into its page or says why not, within the budget. A block that several
   /// tasks want is fetched once. May throw std::bad_alloc: then nothing may be taken for loaded.
   std::vector<LoadFailure> load(std::span<const PageTask> tasks, StreamHandle stream);
+
+  /// Blocks that one load can be expected to move in half its budget, at least 1. Safe to call from
+  /// any thread.
+  std::size_t budget_blocks() const;
 
  private:
   struct Run;
@@ -51,10 +60,12 @@ class LoadPipeline {
   Status reject(Run& run, const BlockFetch::Item& item, Rejection rejection);
   void remove_rejected(Run& run);
   void report(const Run& run);
+  void learn_speed(const Run& run);
 
   PipelineParts parts_;
   std::size_t batch_blocks_;
   Duration budget_;
+  std::atomic<std::uint64_t> bytes_per_second_{kFirstGuessBytesPerSecond};
 };
 
 }  // namespace kvc

@@ -1,7 +1,10 @@
 #include "kvc/scheduler.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
+#include <limits>
+#include <string>
 #include <utility>
 
 #include "base/mutex.h"
@@ -17,6 +20,10 @@ namespace {
 /// Part of the lease for which a promise may be given again without asking the store again; the
 /// rest is left for the load.
 constexpr int kLeaseShare = 4;
+
+/// Lookups of one step follow each other at once. After such a pause another step has begun, even
+/// if no plan was asked for in between.
+constexpr Duration kStepPause = std::chrono::milliseconds(100);
 
 Status check(const SchedulerOptions& options) {
   const auto at_least_one = [](std::string name) {
@@ -51,9 +58,14 @@ struct Scheduler::Impl {
   /// The promise of an earlier, still unused query that asked the same a short while ago.
   Promise earlier_promise(RequestId id, const BlockChain& chain,
                           const TrackedRequest::Identity& identity) KVC_EXCLUDES(mutex);
+  /// What is left of the step's time for lookups.
+  Deadline lookup_deadline(Instant now) KVC_EXCLUDES(mutex);
+  /// The leading blocks of `available` that the step's loads have room for.
+  std::size_t within_budget(std::size_t available) KVC_REQUIRES(mutex);
   bool track(RequestId id, TrackedRequest request, std::size_t offered_blocks) KVC_EXCLUDES(mutex);
   void forget(RequestId id) KVC_EXCLUDES(mutex);
   void drop(RequestId id) KVC_REQUIRES(mutex);
+  void begin_step() KVC_REQUIRES(mutex);
   void count_lookup(std::size_t blocks, const PrefixLookup& found) KVC_EXCLUDES(mutex);
 
   void allocated(RequestId id, std::span<const SlotIndex> slots) KVC_EXCLUDES(mutex);
@@ -72,6 +84,11 @@ struct Scheduler::Impl {
   RequestTracker tracker KVC_GUARDED_BY(mutex);
   std::vector<RequestId> owing_loads KVC_GUARDED_BY(mutex);  // In the order of allocation.
   std::uint64_t plans KVC_GUARDED_BY(mutex) = 0;
+  std::size_t load_budget KVC_GUARDED_BY(mutex) = std::numeric_limits<std::size_t>::max();
+  // Since the last plan.
+  Duration step_lookup_time KVC_GUARDED_BY(mutex){0};
+  std::size_t step_promised KVC_GUARDED_BY(mutex) = 0;  // In blocks.
+  Instant last_lookup KVC_GUARDED_BY(mutex){};
   bool store_failing KVC_GUARDED_BY(mutex) = false;
   SchedulerStats stats KVC_GUARDED_BY(mutex);
 };
@@ -126,9 +143,30 @@ Promise Scheduler::Impl::look_up(const BlockChain& chain,
                              .atomic_publish = store->capabilities().atomic_publish};
   const PrefixLookup found =
       look_up_prefix(*store, *clock, probing, keys, chain.blocks().subspan(first, end - first),
-                     Deadline{asked_at + options.lookup_deadline});
+                     lookup_deadline(asked_at));
   count_lookup(end - first, found);
-  return {.blocks = {first, first + found.available_blocks}, .probed_at = asked_at};
+  const Instant answered_at = clock->now();
+  const MutexLock lock(mutex);
+  step_lookup_time += answered_at - asked_at;
+  last_lookup = answered_at;
+  return {.blocks = {first, first + within_budget(found.available_blocks)}, .probed_at = asked_at};
+}
+
+Deadline Scheduler::Impl::lookup_deadline(Instant now) {
+  const MutexLock lock(mutex);
+  if (now - last_lookup >= kStepPause) begin_step();
+  return {now + std::max(options.lookup_deadline - step_lookup_time, Duration::zero())};
+}
+
+std::size_t Scheduler::Impl::within_budget(std::size_t available) {
+  const std::size_t room = load_budget - std::min(load_budget, step_promised);
+  if (available > room) ++stats.lookups_over_budget;
+  return std::min(available, room);
+}
+
+void Scheduler::Impl::begin_step() {
+  step_lookup_time = Duration::zero();
+  step_promised = 0;
 }
 
 void Scheduler::Impl::count_lookup(std::size_t blocks, const PrefixLookup& found) {
@@ -167,6 +205,7 @@ bool Scheduler::Impl::track(RequestId id, TrackedRequest request, std::size_t of
   drop(id);
   if (!tracker.insert(id, std::move(request), plans)) return false;
   stats.blocks_offered += offered_blocks;
+  step_promised += offered_blocks;
   return true;
 }
 
@@ -189,7 +228,14 @@ void Scheduler::Impl::allocated(RequestId id, std::span<const SlotIndex> slots) 
   // Room first: once loads are owed, nothing may keep them from the next plan.
   const bool owed_before = request->owes_loads();
   if (!owed_before) owing_loads.push_back(id);
-  if (!request->allocated(slots)) ++stats.pages_inconsistent;
+  if (!request->allocated(slots, options.exact_pages) && stats.pages_inconsistent++ == 0) {
+    log_quietly(*logger, LogLevel::kWarning,
+                "request " + std::to_string(id) + " got " + std::to_string(slots.size()) +
+                    " pages, which do not fit its prompt at " +
+                    std::to_string(options.tokens_per_block) +
+                    " tokens a block: such requests are not saved; state the engine's real tokens "
+                    "per block");
+  }
   if (!request->owes_loads()) std::erase(owing_loads, id);
 }
 
@@ -246,6 +292,7 @@ StepPlan Scheduler::plan_step(std::span<const StepRequest> batch) {
   plan.keyspace = impl_->keyspace;
   const MutexLock lock(impl_->mutex);
   plan.step = ++impl_->plans;
+  impl_->begin_step();
   try {
     impl_->plan_loads(&plan);
     impl_->plan_saves(batch, &plan);
@@ -270,6 +317,11 @@ void Scheduler::cancel_load(RequestId id, std::size_t start_tokens) {
   if (request == nullptr) return;
   request->cancel_from(start_tokens);
   if (!request->owes_loads()) std::erase(impl_->owing_loads, id);
+}
+
+void Scheduler::set_load_budget(std::size_t blocks) {
+  const MutexLock lock(impl_->mutex);
+  impl_->load_budget = blocks;
 }
 
 SchedulerStats Scheduler::stats() const {

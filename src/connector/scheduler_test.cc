@@ -117,6 +117,51 @@ TEST(Scheduler, AllCallsOfALookupShareOneDeadline) {
   for (const auto& call : calls) EXPECT_EQ(call.deadline.at, calls.front().deadline.at);
 }
 
+TEST(Scheduler, LookupsOfOneStepShareTheDeadline) {
+  SchedulerFixture world;
+  world.options.lookup_deadline = std::chrono::milliseconds(60);
+  world.scheduler = world.make(world.store);
+  world.clock->set_tick(std::chrono::milliseconds(1));
+  const std::vector<Token> tokens = make_tokens(20 * kBlockTokens);
+  world.publish(names_of(tokens));
+  const Instant begin = world.clock->now();
+  std::size_t served = 0;
+  for (RequestId id = 1; id <= 100; ++id) served += world.query(id, tokens).blocks > 0 ? 1 : 0;
+  EXPECT_GT(served, 0u);
+  EXPECT_LT(served, 100u);
+  const auto calls = world.store->calls();
+  EXPECT_LE(calls.back().deadline.at - begin, std::chrono::milliseconds(400));
+  EXPECT_EQ(world.query(101, tokens).blocks, 0u);
+  world.plan();  // The next step has its own time.
+  EXPECT_GT(world.query(102, tokens).blocks, 0u);
+}
+
+TEST(Scheduler, PauseBetweenLookupsBeginsAStep) {
+  SchedulerFixture world;
+  world.options.lookup_deadline = std::chrono::milliseconds(10);
+  world.scheduler = world.make(world.store);
+  world.clock->set_tick(std::chrono::milliseconds(1));
+  const std::vector<Token> tokens = make_tokens(20 * kBlockTokens);
+  world.publish(names_of(tokens));
+  RequestId id = 1;
+  while (world.query(id, tokens).blocks > 0) ASSERT_LT(++id, 100u);
+  world.clock->advance(std::chrono::seconds(1));
+  EXPECT_GT(world.query(1000, tokens).blocks, 0u);
+}
+
+TEST(Scheduler, PromisesOfOneStepStayWithinTheLoadBudget) {
+  SchedulerFixture world;
+  const std::vector<Token> tokens = make_tokens(10 * kBlockTokens);
+  world.publish(names_of(tokens));
+  world.scheduler->set_load_budget(12);
+  EXPECT_EQ(world.query(1, tokens).blocks, 9u);
+  EXPECT_EQ(world.query(2, tokens).blocks, 3u);
+  EXPECT_EQ(world.query(3, tokens).blocks, 0u);
+  EXPECT_EQ(world.scheduler->stats().lookups_over_budget, 2u);
+  world.plan();
+  EXPECT_EQ(world.query(4, tokens).blocks, 9u);
+}
+
 TEST(Scheduler, LookupEndsAtItsDeadline) {
   SchedulerFixture world;
   world.options.lookup_deadline = std::chrono::milliseconds(2);
@@ -245,6 +290,41 @@ TEST(Scheduler, PagesBeyondThePromptAreFine) {
   world.query(1, make_tokens(2 * kBlockTokens));
   world.scheduler->allocated(1, make_slots(5));
   EXPECT_EQ(world.scheduler->stats().pages_inconsistent, 0u);
+}
+
+TEST(Scheduler, PagesBeyondThePromptShowSmallerBlocksWherePagesAreExact) {
+  SchedulerFixture world;
+  world.options.exact_pages = true;
+  world.scheduler = world.make(world.store);
+  const std::vector<Token> tokens = make_tokens(2 * kBlockTokens);
+  const auto plan_of = [&](RequestId id, std::size_t pages) {
+    world.query(id, tokens);
+    const auto slots = make_slots(pages);
+    world.scheduler->allocated(id, slots);
+    return world.plan({{.id = id,
+                        .is_new = true,
+                        .new_tokens = tokens,
+                        .new_slots = slots,
+                        .scheduled_tokens = tokens.size()}});
+  };
+  EXPECT_TRUE(plan_of(1, 4).saves.empty());  // As if a block had half the tokens.
+  EXPECT_EQ(world.scheduler->stats().pages_inconsistent, 1u);
+  EXPECT_EQ(plan_of(2, 2).saves.size(), 2u);
+}
+
+TEST(Scheduler, NothingIsSavedThatRestsOnAPromiseWithoutPages) {
+  SchedulerFixture world;
+  const std::vector<Token> tokens = make_tokens(4 * kBlockTokens);
+  world.publish_blocks(tokens, 0, 2);
+  ASSERT_EQ(world.query(1, tokens).blocks, 2u);
+  const auto slots = make_slots(4);
+  const StepPlan plan = world.plan({{.id = 1,
+                                     .is_new = true,
+                                     .new_tokens = tokens,
+                                     .new_slots = slots,
+                                     .scheduled_tokens = 2 * kBlockTokens}});
+  EXPECT_TRUE(plan.loads.empty());
+  EXPECT_TRUE(plan.saves.empty());
 }
 
 TEST(Scheduler, CancelledPartOfAPromiseIsNotLoaded) {

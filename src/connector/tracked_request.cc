@@ -28,8 +28,17 @@ bool TrackedRequest::has_page(std::size_t block) const {
   return block < slots_.size() && slots_[block] >= 0;
 }
 
-bool TrackedRequest::allocated(std::span<const SlotIndex> slots) {
+/// The pages of a prompt tell whether the engine's blocks have the size that names assume.
+bool TrackedRequest::pages_fit_prompt() const {
+  const std::size_t block_tokens = hashing_->tokens_per_block;
+  const std::size_t needed =
+      identity_.prompt_tokens / block_tokens + (identity_.prompt_tokens % block_tokens != 0);
+  return exact_pages_ ? needed == slots_.size() : needed <= slots_.size();
+}
+
+bool TrackedRequest::allocated(std::span<const SlotIndex> slots, bool exact_pages) {
   slots_.assign(slots.begin(), slots.end());
+  exact_pages_ = exact_pages;
   const bool first_time = !allocated_;
   allocated_ = true;
   reported_ = false;
@@ -49,10 +58,8 @@ bool TrackedRequest::allocated(std::span<const SlotIndex> slots) {
   } else {
     promised_tokens_ = 0;
   }
-  const std::size_t block_tokens = hashing_->tokens_per_block;
-  const std::size_t needed =
-      identity_.prompt_tokens / block_tokens + (identity_.prompt_tokens % block_tokens != 0);
-  savable_ = reaches && needed <= slots_.size();
+  pages_fit_ = pages_fit_prompt();
+  savable_ = reaches && pages_fit_;
   return savable_;
 }
 
@@ -99,6 +106,9 @@ void TrackedRequest::report(const StepRequest& step, std::vector<PageTask>* save
 /// Brings tokens and pages up to date.
 void TrackedRequest::begin_report(const StepRequest& step) {
   if (step.is_new) {
+    // A promise whose allocation was never told was not loaded: pages that count as computed hold
+    // nothing.
+    if (has_open_promise()) never_save();
     if (reported_) {
       // Announced once more: another allocation, of which no query and no promise is known.
       promised_ = loaded_ = {};
@@ -106,7 +116,7 @@ void TrackedRequest::begin_report(const StepRequest& step) {
       owes_loads_ = false;
       next_save_ = 0;
       computed_without_page_.clear();
-      savable_ = true;
+      savable_ = pages_fit_;
     }
     reported_ = true;
     slots_.assign(step.new_slots.begin(), step.new_slots.end());

@@ -50,7 +50,7 @@ class TrackedRequest {
 
   /// The pages of the prompt. False if they cannot be those of this prompt, or do not reach as far
   /// as the promise: then the request is served as far as they reach and never saved.
-  bool allocated(std::span<const SlotIndex> slots);
+  bool allocated(std::span<const SlotIndex> slots, bool exact_pages);
   /// Whether loads were promised and allocated, but not taken yet.
   bool owes_loads() const { return owes_loads_; }
   /// Whether an allocation may still come that relies on the promise.
@@ -70,6 +70,7 @@ class TrackedRequest {
   std::size_t tokens_valid_after(const StepRequest& step, bool first_report) const;
   void mark_blocks_without_page(std::size_t first_token, std::size_t end_token);
   bool has_page(std::size_t block) const;
+  bool pages_fit_prompt() const;
 
   const BlockHashOptions* hashing_;
   BlockChain chain_;
@@ -84,6 +85,8 @@ class TrackedRequest {
   bool owes_loads_ = false;
   bool allocated_ = false;
   bool reported_ = false;
+  bool exact_pages_ = false;
+  bool pages_fit_ = true;
   bool savable_ = true;
 };
 

@@ -59,11 +59,11 @@ struct Worker::Impl {
   std::shared_ptr<Ready> make_ready(const Fingerprint& keyspace, const PageGroup& group,
                                     const StagingPlan& staging, std::shared_ptr<StagingArea> area);
 
-  std::vector<LoadFailure> load(const StepPlan& plan, const Ready* ready, StreamHandle stream);
-  std::vector<PageTask> loadable(const StepPlan& plan, const Ready& ready,
+  std::vector<LoadFailure> load(const StepPlan& bound, const Ready* with, StreamHandle stream);
+  std::vector<PageTask> loadable(const StepPlan& bound, const Ready& with,
                                  std::vector<LoadFailure>* failures);
-  void note_failures(const StepPlan& plan, const std::vector<LoadFailure>& failures);
-  void save(const StepPlan& plan, const Ready& ready, StreamHandle stream);
+  void note_failures(const StepPlan& bound, const std::vector<LoadFailure>& failures);
+  void save(const StepPlan& bound, const Ready& with, StreamHandle stream);
   void close(Deadline deadline);
 
   /// Counts a call of the engine's thread, so that close() does not pull the memory away under it.
@@ -372,6 +372,11 @@ bool Worker::drain(Deadline deadline) {
   const bool ended = ready->saves->drain(deadline);
   impl_->leave();
   return ended;
+}
+
+std::size_t Worker::load_budget_blocks() const {
+  const MutexLock lock(impl_->mutex);
+  return impl_->ready == nullptr ? 0 : impl_->ready->loads->budget_blocks();
 }
 
 WorkerStats Worker::stats() const {

@@ -418,6 +418,27 @@ TEST(WorkerLoad, DeadlineThatHasPassedFailsTheRest) {
   EXPECT_EQ(world.worker->stats().loads_unavailable, failures.size());
 }
 
+TEST(WorkerLoad, LoadThatRanOutOfTimeHalvesWhatMayBePromised) {
+  WorkerWorld world;
+  world.options.load_deadline = std::chrono::seconds(1);
+  const auto copier = std::make_shared<WatchedCopier>();
+  world.copier = copier;
+  world.start();
+  const std::size_t first = world.worker->load_budget_blocks();
+  EXPECT_GT(first, 1u);
+  put_all(world, 4);
+  EXPECT_TRUE(world.load(world.tasks(numbers_to(4))).empty());
+  EXPECT_EQ(world.worker->load_budget_blocks(), first);  // Too small to tell anything.
+  copier->before_copy_in = [&](SlotIndex) {
+    world.clock->advance(std::chrono::seconds(2));
+    return Status();
+  };
+  world.options.batch_blocks = 1;
+  world.start();
+  EXPECT_FALSE(world.load(world.tasks(numbers_to(4))).empty());
+  EXPECT_EQ(world.worker->load_budget_blocks(), first / 2);
+}
+
 /// A worker on a store that may hang, behind the deadline decorator, in real time.
 struct HangingWorld : WorkerWorld {
   HangingWorld() {

@@ -21,7 +21,7 @@ def test_nothing_is_known_before_the_pool() -> None:
     assert table.keyspace_for(scheduler) is None
     worker = table.add_worker(args, "identity")
     assert table.keyspace_for(scheduler) is None
-    table.publish(worker, A)
+    table.publish(worker, A, lambda: 1)
     assert table.keyspace_for(scheduler) == A
 
 
@@ -29,19 +29,19 @@ def test_instances_are_told_apart_by_their_arguments() -> None:
     table = Rendezvous()
     first, second = Args(), Args()
     schedulers = [table.add_scheduler(args, "same") for args in (first, second)]
-    table.publish(table.add_worker(second, "same"), B)
+    table.publish(table.add_worker(second, "same"), B, lambda: 1)
     worker = table.add_worker(first, "same")
     assert table.keyspace_for(schedulers[0]) is None  # its own worker is there, not yet ready
-    table.publish(worker, A)
+    table.publish(worker, A, lambda: 1)
     assert [table.keyspace_for(s) for s in schedulers] == [A, B]
 
 
 def test_copies_of_the_arguments_are_known_by_identity() -> None:
     table = Rendezvous()
     scheduler = table.add_scheduler(Args(), "same")
-    table.publish(table.add_worker(Args(), "other"), B)
+    table.publish(table.add_worker(Args(), "other"), B, lambda: 1)
     assert table.keyspace_for(scheduler) is None
-    table.publish(table.add_worker(Args(), "same"), A)
+    table.publish(table.add_worker(Args(), "same"), A, lambda: 1)
     assert table.keyspace_for(scheduler) == A
 
 
@@ -49,9 +49,9 @@ def test_two_copies_that_disagree_say_nothing() -> None:
     table = Rendezvous()
     scheduler = table.add_scheduler(Args(), "same")
     workers = [table.add_worker(Args(), "same") for _ in range(2)]
-    table.publish(workers[0], A)
+    table.publish(workers[0], A, lambda: 1)
     assert table.keyspace_for(scheduler) is None
-    table.publish(workers[1], B)
+    table.publish(workers[1], B, lambda: 1)
     assert table.keyspace_for(scheduler) is None
     table.remove(workers[1])
     assert table.keyspace_for(scheduler) == A
@@ -65,7 +65,7 @@ def test_instances_made_from_one_object_pair_up_in_order() -> None:
     for keyspace in (A, B):
         schedulers.append(table.add_scheduler(args, "same"))
         workers.append(table.add_worker(args, "same"))
-        table.publish(workers[-1], keyspace)
+        table.publish(workers[-1], keyspace, lambda: 1)
     assert [table.keyspace_for(s) for s in schedulers] == [A, B]
     table.remove(schedulers[0])
     assert table.keyspace_for(schedulers[1]) is None  # no longer certain
@@ -74,7 +74,7 @@ def test_instances_made_from_one_object_pair_up_in_order() -> None:
 def test_a_changed_setting_makes_another_instance() -> None:
     table = Rendezvous()
     args = Args()
-    table.publish(table.add_worker(args, "epoch 1"), A)
+    table.publish(table.add_worker(args, "epoch 1"), A, lambda: 1)
     scheduler = table.add_scheduler(args, "epoch 2")
     assert table.keyspace_for(scheduler) is None
 
@@ -85,7 +85,7 @@ def test_entries_go_with_their_worker() -> None:
     gone = weakref.ref(args)
     worker = table.add_worker(args, "same")
     scheduler = table.add_scheduler(args, "same")
-    table.publish(worker, A)
+    table.publish(worker, A, lambda: 1)
     table.remove(worker)
     table.remove(worker)
     assert table.keyspace_for(scheduler) is None
@@ -102,6 +102,17 @@ def test_the_table_is_bounded() -> None:
         table.add_worker(args, "x")
         table.add_scheduler(args, "x")
     last = table.add_worker(args, "y")
-    table.publish(last, A)
+    table.publish(last, A, lambda: 1)
     assert table.keyspace_for(table.add_scheduler(args, "y")) == A
     assert len(table._workers) == len(table._schedulers) == 1024
+
+
+def test_the_slowest_worker_bounds_what_is_promised() -> None:
+    table = Rendezvous()
+    args = Args()
+    scheduler = table.add_scheduler(args, "same")
+    assert table.load_budget_for(scheduler) is None
+    table.publish(table.add_worker(args, "same"), A, lambda: 7)
+    table.publish(table.add_worker(args, "same"), A, lambda: 3)
+    table.publish(table.add_worker(Args(), "same"), A, lambda: 1)
+    assert table.load_budget_for(scheduler) == 3
