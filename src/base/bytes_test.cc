@@ -82,6 +82,23 @@ TEST(Bytes, HexadecimalOfEveryByteGoesThereAndBack) {
   EXPECT_EQ(back, bytes);
 }
 
+TEST(Bytes, HexadecimalOfEveryLengthWritesItsDigitsAndNoMore) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  for (std::size_t length = 0; length < 20; ++length) {
+    std::vector<std::byte> bytes(length);
+    std::string expected;
+    for (std::size_t i = 0; i < length; ++i) {
+      const std::size_t value = (i * 57 + length * 19) % 256;
+      bytes[i] = static_cast<std::byte>(value);
+      expected += kDigits[value / 16];
+      expected += kDigits[value % 16];
+    }
+    std::string out(2 * length + 4, '#');
+    hex_encode(bytes, out.data());
+    EXPECT_EQ(out, expected + "####");
+  }
+}
+
 TEST(Bytes, HexadecimalRefusesOtherLengthsAndOtherLetters) {
   std::array<std::byte, 2> out{};
   EXPECT_TRUE(hex_decode("aBCd", out));
