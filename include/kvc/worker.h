@@ -33,7 +33,7 @@ struct WorkerOptions {
   std::uint32_t world_size = 1;
   std::uint32_t tokens_per_block = 0;
   std::size_t staging_bytes = 256u << 20;  ///< Registered with the store; loads and saves share it.
-  std::size_t save_queue_bytes = 128u << 20;  ///< Of the staging memory, at most this holds saves.
+  std::size_t save_queue_bytes = 128u << 20;  ///< Of the staging memory for saves; 0: none.
   Duration load_deadline = std::chrono::milliseconds(4000);
   Duration save_deadline = std::chrono::milliseconds(10000);  ///< Per batch; nobody waits for it.
   std::size_t batch_blocks = 64;                              ///< Objects per store call.
@@ -65,6 +65,7 @@ struct WorkerStats {
   std::uint64_t rejected_layout = 0;
   std::uint64_t rejected_header = 0;  ///< Magic, version or identity.
   std::uint64_t rejected_size = 0;
+  /// Of a store that does not tell whether a put stored anything, every put that it took.
   std::uint64_t blocks_saved = 0;      ///< Shards put by this rank.
   std::uint64_t bytes_saved = 0;       ///< Payload of those.
   std::uint64_t save_nanoseconds = 0;  ///< Background time spent in batches.

@@ -25,10 +25,10 @@ Result<StagingPlan> plan_staging(const WorkerOptions& options, std::size_t page_
   if (page_payload_bytes > std::numeric_limits<std::size_t>::max() / 64) {
     return invalid("a page of " + std::to_string(page_payload_bytes) + " bytes is out of range");
   }
-  if (options.save_queue_bytes < page_payload_bytes) {
+  if (options.save_queue_bytes != 0 && options.save_queue_bytes < page_payload_bytes) {
     return invalid("save_queue_bytes is " + std::to_string(options.save_queue_bytes) +
                    ": a page of this cache has " + std::to_string(page_payload_bytes) +
-                   " bytes, raise it to at least that");
+                   " bytes, raise it to at least that, or set 0 to save nothing");
   }
   StagingPlan plan;
   plan.page_bytes =

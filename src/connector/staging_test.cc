@@ -144,6 +144,9 @@ TEST(StagingPlan, NamesTheSettingAndWhatWouldDo) {
   const Result<StagingPlan> queue = plan_staging(sized(1 << 30, 4095), 4096, true);
   ASSERT_FALSE(queue.ok());
   EXPECT_NE(queue.status().message().find("save_queue_bytes is 4095"), std::string::npos);
+  const Result<StagingPlan> no_saves = plan_staging(sized(1 << 30, 0), 4096, true);
+  ASSERT_TRUE(no_saves.ok());
+  EXPECT_EQ(no_saves->save_pages, 0u);
   EXPECT_FALSE(plan_staging(sized(1 << 30, static_cast<std::size_t>(-1)),
                             static_cast<std::size_t>(-1) - 8, true)
                    .ok());

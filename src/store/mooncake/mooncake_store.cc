@@ -1,6 +1,7 @@
 #include "store/mooncake/mooncake_store.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <set>
 #include <string_view>
@@ -21,6 +22,10 @@ namespace {
 constexpr std::size_t kSliceBytes = (std::size_t{16} << 20) - 16;
 // Unexpected codes that are logged, each once.
 constexpr std::size_t kMaxReportedCodes = 32;
+
+/// The client waits a minute for a transfer, answers -800 and does not cancel it: what it still
+/// does to the buffers after that, nobody can tell.
+constexpr Duration kTransferGivenUpAfter = std::chrono::seconds(55);
 
 std::size_t buffers_of(std::size_t bytes) { return (bytes + kSliceBytes - 1) / kSliceBytes; }
 
@@ -71,6 +76,7 @@ class MooncakeStore final : public Store {
 
   std::vector<PutResult> put(std::vector<PutItem> items, CallContext context) override {
     return guarded<PutResult>(items.size(), [&](std::vector<PutResult>& results) {
+      const Instant begin = clock_->now();
       Places todo;
       for (std::size_t i = 0; i < items.size(); ++i) {
         const PutItem& item = items[i];
@@ -84,11 +90,13 @@ class MooncakeStore final : public Store {
       // One key occurs once in a call, or the store would keep the last of its payloads. Each round
       // answers at least one occurrence of every key that is left.
       while (!todo.empty()) todo = put_round(items, todo, context.deadline, results);
+      keep_if_given_up(begin, context.hold);
     });
   }
 
   std::vector<GetResult> get(std::vector<GetItem> items, CallContext context) override {
     return guarded<GetResult>(items.size(), [&](std::vector<GetResult>& results) {
+      const Instant begin = clock_->now();
       // One key occurs once in a call, or only the last of its buffers would be filled. The largest
       // buffer is read into, the others are copied from it.
       std::unordered_map<std::string_view, std::size_t> leader_of;
@@ -114,6 +122,7 @@ class MooncakeStore final : public Store {
         const std::size_t leader = leader_of.find(items[i].key)->second;
         results[i] = copy_from(items[leader], results[leader], items[i]);
       }
+      keep_if_given_up(begin, context.hold);
     });
   }
 
@@ -143,6 +152,16 @@ class MooncakeStore final : public Store {
   }
 
  private:
+  /// Buffers of a transfer that the client may have given up are never used again.
+  void keep_if_given_up(Instant begin, const BufferHold& hold) {
+    if (hold == nullptr || clock_->now() - begin < kTransferGivenUpAfter) return;
+    logger_->log(LogLevel::kWarning,
+                 "Mooncake Store (" + client_->description() +
+                     ") gave up a transfer that may go on; its staging memory stays out of use");
+    const MutexLock lock(memory_mutex_);
+    never_released_.push_back(hold);
+  }
+
   template <typename Answer, typename Work>
   std::vector<Answer> guarded(std::size_t count, Work work) {
     std::vector<Answer> results = all_not_done<Answer>(count, Reaction::kDown);
@@ -399,6 +418,7 @@ class MooncakeStore final : public Store {
 
   Mutex memory_mutex_;  // also keeps registrations of the client in the order of registered_
   RegisteredRanges registered_ KVC_GUARDED_BY(memory_mutex_);
+  std::vector<BufferHold> never_released_ KVC_GUARDED_BY(memory_mutex_);
   Mutex report_mutex_;
   std::set<std::string> reported_ KVC_GUARDED_BY(report_mutex_);
 };

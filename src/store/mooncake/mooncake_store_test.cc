@@ -460,6 +460,26 @@ TEST(MooncakeStore, MalformedItemsNeverReachTheClient) {
   EXPECT_EQ(rig.cluster->calls("batch_is_exist"), probes);
 }
 
+TEST(MooncakeStore, BuffersOfATransferThatTheClientGaveUpAreNeverReleased) {
+  Rig rig;
+  std::vector<std::byte> bytes(100, std::byte{1});
+  for (const bool stalls : {false, true}) {
+    rig.client->during_call = [&] {
+      if (stalls) rig.clock->advance(std::chrono::seconds(60));
+    };
+    auto hold = std::make_shared<int>(0);
+    const std::weak_ptr<int> held = hold;
+    (void)rig.store->put({{stalls ? "b" : "a", bytes.data(), bytes.size()}},
+                         {.deadline = Deadline::never(), .hold = std::move(hold)});
+    EXPECT_EQ(held.expired(), !stalls);
+    hold = std::make_shared<int>(0);
+    const std::weak_ptr<int> held_by_get = hold;
+    (void)rig.store->get({{"a", bytes.data(), bytes.size()}},
+                         {.deadline = Deadline::never(), .hold = std::move(hold)});
+    EXPECT_EQ(held_by_get.expired(), !stalls);
+  }
+}
+
 TEST(MooncakeStore, CloseWaitsForCallsAndNoCallFollows) {
   Rig rig;
   std::atomic<bool> inside{false};
