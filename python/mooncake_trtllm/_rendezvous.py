@@ -82,6 +82,8 @@ class Rendezvous:
             )
             if entry in entries:
                 entries.remove(entry)
+            if isinstance(entry, WorkerEntry):
+                entry.load_budget = None  # it keeps the core's worker alive
 
     def give_up(self) -> None:
         """Start anew in a forked child, whose parent may have held the lock."""

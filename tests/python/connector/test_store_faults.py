@@ -312,7 +312,8 @@ def test_a_plan_that_is_lost_fails_closed(make_engine: MakeEngine) -> None:
     matched, pages = engine.start(promised)
     assert matched == FULL
     scheduler = engine.scheduler
-    real, scheduler._resources._core = scheduler._resources._core, Exploding()  # type: ignore[assignment]
+    real = scheduler._resources._core
+    scheduler._resources._core = Exploding()  # type: ignore[assignment]
     meta = scheduler.build_connector_meta(step(engine, promised, pages, matched))
     scheduler._resources._core = real
     del real
