@@ -83,6 +83,7 @@ int run(std::vector<std::string> arguments, std::string master, std::size_t capa
   register_store_conformance(parameters);
 
   std::vector<char*> raw;
+  raw.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) raw.push_back(argument.data());
   int count = static_cast<int>(raw.size());
   raw.push_back(nullptr);

@@ -16,6 +16,7 @@ constexpr int kThreads = 4;
 /// Runs `body(0)` to `body(count - 1)` on threads of their own and waits for all.
 void run_together(int count, const std::function<void(int)>& body) {
   std::vector<Thread> threads;
+  threads.reserve(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) {
     Result<Thread> thread = Thread::start("conformance", [&body, i] { body(i); });
     ASSERT_TRUE(thread.ok()) << thread.status().to_string();
