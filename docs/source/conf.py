@@ -12,8 +12,8 @@ extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["requirements.txt"]
 myst_heading_anchors = 3
-# Pages link to files outside of docs/ too; the site shows their names as plain text. That every link
-# resolves is checked by tests/python/test_docs.py.
+# Pages link to files outside of docs/ too; the site shows their names as plain text. That every
+# link resolves is checked by tests/python/test_docs.py.
 suppress_warnings = ["myst.xref_missing"]
 html_title = "mooncake-trtllm"
 html_theme = "alabaster"
