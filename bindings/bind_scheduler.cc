@@ -1,10 +1,12 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -46,7 +48,8 @@ SchedulerObject make_scheduler(const StoreObject& store, const nb::bytes& keyspa
 
 std::size_t query(SchedulerObject& scheduler, RequestId id, nb::handle tokens,
                   std::size_t prompt_tokens, nb::handle cache_salt, nb::handle lora,
-                  nb::handle media, std::size_t computed_tokens) {
+                  nb::handle media, std::size_t computed_tokens,
+                  std::optional<std::size_t> load_budget) {
   const std::vector<Token> converted = to_tokens(tokens);
   RequestContent content{.tokens = converted,
                          .prompt_tokens = prompt_tokens,
@@ -54,6 +57,7 @@ std::size_t query(SchedulerObject& scheduler, RequestId id, nb::handle tokens,
                          .media = to_media(media)};
   return value_or_throw([&] {
            const GilRelease release;
+           if (load_budget.has_value()) scheduler->set_load_budget(*load_budget);
            return scheduler->query(id, content, computed_tokens);
          }())
       .tokens;
@@ -111,10 +115,13 @@ void bind_scheduler(nb::module_& m) {
            "world_size"_a, "deployment_secret"_a, "lookup_deadline_s"_a, "exact_pages"_a)
       .def("query", &query, "request"_a, "tokens"_a, nb::kw_only(), "prompt_tokens"_a,
            "cache_salt"_a.none(), "lora"_a.none(), "media"_a, "computed_tokens"_a,
+           "load_budget"_a.none(),
            nb::sig("def query(self, request: int, tokens: collections.abc.Sequence[int], *, "
                    "prompt_tokens: int, cache_salt: str | int | None, lora: str | None, "
-                   "media: list[tuple[bytes, int, int]], computed_tokens: int) -> int"),
-           "Tokens that are promised to this request.")
+                   "media: list[tuple[bytes, int, int]], computed_tokens: int, "
+                   "load_budget: int | None) -> int"),
+           "Tokens that are promised to this request; `load_budget` bounds the blocks that are "
+           "promised between two plans.")
       .def("allocated", &allocated, "request"_a, "slots"_a,
            nb::sig("def allocated(self, request: int, slots: collections.abc.Sequence[int]) -> "
                    "None"))
@@ -131,9 +138,6 @@ void bind_scheduler(nb::module_& m) {
           "cancel_load",
           [](SchedulerObject& s, RequestId id, std::size_t start) { s->cancel_load(id, start); },
           "request"_a, "start_tokens"_a)
-      .def(
-          "set_load_budget", [](SchedulerObject& s, std::size_t n) { s->set_load_budget(n); },
-          "blocks"_a, "Bounds what is promised between two plans.")
       .def("stats", &stats, nb::sig("def stats(self) -> dict[str, int]"))
       .def("disown", &SchedulerObject::disown,
            "Give up without cleaning up: after a fork, in the child.");

@@ -277,8 +277,9 @@ class Scheduler:
         lora: str | None,
         media: list[tuple[bytes, int, int]],
         computed_tokens: int,
+        load_budget: int | None,
     ) -> int:
-        """Tokens that are promised to this request."""
+        """Tokens that are promised; `load_budget` bounds the blocks promised between two plans."""
 
     def allocated(self, request: int, slots: Sequence[int]) -> None: ...
     def plan_step(
@@ -289,9 +290,6 @@ class Scheduler:
     def finished(self, request: int) -> None: ...
     def reset(self, request: int) -> None: ...
     def cancel_load(self, request: int, start_tokens: int) -> None: ...
-    def set_load_budget(self, blocks: int) -> None:
-        """Bounds what is promised between two plans."""
-
     def stats(self) -> dict[str, int]: ...
     def disown(self) -> None:
         """Give up without cleaning up: after a fork, in the child."""

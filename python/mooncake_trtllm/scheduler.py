@@ -78,11 +78,9 @@ class _Resources:
                 )
             return self._core
 
-    def bound_promises(self, core: _native.Scheduler) -> None:
-        """Promise no more in a step than rank 0 can load in time."""
-        budget = rendezvous.load_budget_for(self._entry)
-        if budget is not None:
-            core.set_load_budget(budget)
+    def load_budget(self) -> int | None:
+        """Return the blocks that rank 0 can load in time in one step."""
+        return rendezvous.load_budget_for(self._entry)
 
     def stats(self) -> dict[str, int]:
         """Return the core's counters; after the end, what they were."""
@@ -150,7 +148,6 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
             if self._instance.settings.disabled():
                 raise Bypass(f"{self._instance.settings.disable_file} is there")
             content = read_request(request, self._instance.settings.lora_ids)
-            self._resources.bound_promises(core)
             tokens = self._lookup(core, content, num_computed_tokens)
         except (Bypass, KvConnectorConfigError) as reason:
             self._bypass(request, reason)
@@ -176,8 +173,9 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
             request_id = getattr(request, "request_id", "without id")
             log.info("request %s bypasses the store: %s", request_id, reason)
 
-    @staticmethod
-    def _lookup(core: _native.Scheduler, content: RequestContent, num_computed_tokens: int) -> int:
+    def _lookup(
+        self, core: _native.Scheduler, content: RequestContent, num_computed_tokens: int
+    ) -> int:
         return core.query(
             content.request_id,
             content.tokens,
@@ -186,6 +184,7 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
             lora=content.lora,
             media=content.media,
             computed_tokens=num_computed_tokens,
+            load_budget=self._resources.load_budget(),
         )
 
     @total(lambda: None)

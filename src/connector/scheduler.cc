@@ -139,16 +139,17 @@ Promise Scheduler::Impl::look_up(const BlockChain& chain,
       identity.prompt_tokens == 0 ? 0 : (identity.prompt_tokens - 1) / block_tokens;
   if (first >= end) return {};
   const Instant asked_at = clock->now();
+  const Deadline deadline = lookup_deadline(asked_at);
   const ProbeOptions probing{.world_size = options.world_size,
                              .atomic_publish = store->capabilities().atomic_publish};
-  const PrefixLookup found =
-      look_up_prefix(*store, *clock, probing, keys, chain.blocks().subspan(first, end - first),
-                     lookup_deadline(asked_at));
+  const PrefixLookup found = look_up_prefix(*store, *clock, probing, keys,
+                                            chain.blocks().subspan(first, end - first), deadline);
   count_lookup(end - first, found);
   const Instant answered_at = clock->now();
   const MutexLock lock(mutex);
   step_lookup_time += answered_at - asked_at;
-  last_lookup = answered_at;
+  // One without time asks nothing, and must not put off the next step.
+  if (deadline.at > asked_at) last_lookup = answered_at;
   return {.blocks = {first, first + within_budget(found.available_blocks)}, .probed_at = asked_at};
 }
 

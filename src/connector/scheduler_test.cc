@@ -149,6 +149,22 @@ TEST(Scheduler, PauseBetweenLookupsBeginsAStep) {
   EXPECT_GT(world.query(1000, tokens).blocks, 0u);
 }
 
+TEST(Scheduler, LookupsWithoutTimeDoNotPutOffTheNextStep) {
+  SchedulerFixture world;
+  world.options.lookup_deadline = std::chrono::milliseconds(10);
+  world.scheduler = world.make(world.store);
+  world.clock->set_tick(std::chrono::milliseconds(1));
+  const std::vector<Token> tokens = make_tokens(20 * kBlockTokens);
+  world.publish(names_of(tokens));
+  RequestId id = 1;
+  while (world.query(id, tokens).blocks > 0) ASSERT_LT(++id, 100u);
+  for (int i = 0; i < 4; ++i) {  // No plan, and never a pause between the lookups.
+    world.clock->advance(std::chrono::milliseconds(40));
+    if (world.query(++id, tokens).blocks > 0) return;
+  }
+  FAIL() << "lookups stayed without time";
+}
+
 TEST(Scheduler, PromisesOfOneStepStayWithinTheLoadBudget) {
   SchedulerFixture world;
   const std::vector<Token> tokens = make_tokens(10 * kBlockTokens);
