@@ -29,6 +29,7 @@ void concurrent_puts_of_one_key_leave_one_object(ConformanceTest& test) {
   for (int round = 0; round < 10; ++round) {
     const std::string key = test.key(std::to_string(round));
     std::vector<Bytes> payloads;
+    payloads.reserve(kThreads);
     for (int i = 0; i < kThreads; ++i) {
       payloads.push_back(payload_for(key + std::to_string(i), 50'000));
     }

@@ -48,7 +48,7 @@ StagingPool::StagingPool(std::shared_ptr<StagingArea> area, std::span<std::byte>
 }
 
 StagingLease StagingPool::borrow(Use use) {
-  const auto page = std::make_shared<StagingPage>();
+  auto page = std::make_shared<StagingPage>();
   std::shared_ptr<StagingPool> self = shared_from_this();
   const MutexLock lock(mutex_);
   if (available_locked(use) == 0) return nullptr;
