@@ -126,9 +126,9 @@ TEST(Scheduler, LookupsOfOneStepShareTheDeadline) {
   world.publish(names_of(tokens));
   const Instant begin = world.clock->now();
   std::size_t served = 0;
-  for (RequestId id = 1; id <= 100; ++id) served += world.query(id, tokens).blocks > 0 ? 1 : 0;
+  for (RequestId id = 1; id <= 20; ++id) served += world.query(id, tokens).blocks > 0 ? 1 : 0;
   EXPECT_GT(served, 0u);
-  EXPECT_LT(served, 100u);
+  EXPECT_LT(served, 20u);
   const auto calls = world.store->calls();
   EXPECT_LE(calls.back().deadline.at - begin, std::chrono::milliseconds(400));
   EXPECT_EQ(world.query(101, tokens).blocks, 0u);
