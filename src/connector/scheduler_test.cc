@@ -119,7 +119,7 @@ TEST(Scheduler, AllCallsOfALookupShareOneDeadline) {
 
 TEST(Scheduler, LookupsOfOneStepShareTheDeadline) {
   SchedulerFixture world;
-  world.options.lookup_deadline = std::chrono::milliseconds(60);
+  world.options.lookup_deadline = std::chrono::milliseconds(20);
   world.scheduler = world.make(world.store);
   world.clock->set_tick(std::chrono::milliseconds(1));
   const std::vector<Token> tokens = make_tokens(20 * kBlockTokens);
