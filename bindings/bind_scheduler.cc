@@ -120,8 +120,7 @@ void bind_scheduler(nb::module_& m) {
                    "prompt_tokens: int, cache_salt: str | int | None, lora: str | None, "
                    "media: list[tuple[bytes, int, int]], computed_tokens: int, "
                    "load_budget: int | None) -> int"),
-           "Tokens that are promised to this request; `load_budget` bounds the blocks that are "
-           "promised between two plans.")
+           "Tokens promised; `load_budget` bounds the blocks of one step.")
       .def("allocated", &allocated, "request"_a, "slots"_a,
            nb::sig("def allocated(self, request: int, slots: collections.abc.Sequence[int]) -> "
                    "None"))

@@ -279,7 +279,7 @@ class Scheduler:
         computed_tokens: int,
         load_budget: int | None,
     ) -> int:
-        """Tokens that are promised; `load_budget` bounds the blocks promised between two plans."""
+        """Tokens promised; `load_budget` bounds the blocks of one step."""
 
     def allocated(self, request: int, slots: Sequence[int]) -> None: ...
     def plan_step(

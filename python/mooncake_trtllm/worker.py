@@ -220,28 +220,33 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
 
     def start_load_kv(self, stream: Any) -> None:
         """Load the promised blocks. Raises KvConnectorLoadError if one is not in place."""
+        # Whoever keeps the error keeps this frame, which must not keep the core alive.
+        problem = self._load(stream)
+        if problem is not None:
+            raise problem
+
+    def _load(self, stream: Any) -> KvConnectorLoadError | None:
         core = self._resources.core
         unusable, self._unusable = self._unusable, None
         failed, self._failed_requests = self._failed_requests, ()
-        failures: list[tuple[int, str, str, str]] = []
-        if core is not None and unusable is None:
-            try:
-                failures = core.load(_stream_handle(stream))
-            except Exception as error:
-                self._may_save = False
-                raise KvConnectorLoadError(
-                    f"the loads of this step failed: {error}. Remedy: retry the requests of this "
-                    "step; they are computed anew"
-                ) from error
-        # Whatever was computed from pages that were not filled must not be saved.
+        # Whatever is computed from pages that were not filled must not be saved.
         self._may_save = self._may_save and unusable is None and not failed
         if unusable is not None:
-            raise KvConnectorLoadError(
+            return KvConnectorLoadError(
                 f"promised blocks may be missing: {unusable}. Remedy: run the same version of the "
                 "connector on every rank, and retry the requests of this step"
             )
-        if failures or failed:
-            raise _load_error(failures, failed)
+        failures: list[tuple[int, str, str, str]] = []
+        if core is not None:
+            try:
+                failures = core.load(_stream_handle(stream))
+            except Exception as error:  # noqa: BLE001 - how far it came is not known
+                self._may_save = False
+                return KvConnectorLoadError(
+                    f"the loads of this step failed: {error}. Remedy: retry the requests of this "
+                    "step; they are computed anew"
+                )
+        return _load_error(failures, failed) if failures or failed else None
 
     def wait_for_layer_load(self, layer_idx: int, stream: Any) -> None:
         """Return at once: all layers are in place when start_load_kv() returns."""

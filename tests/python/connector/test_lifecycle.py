@@ -18,7 +18,7 @@ import pytest
 from support.engine import Engine, Request, Shape, make_model
 from support.gates import gate_stores
 from support.processes import clean_environment, run_python
-from support.stores import shards
+from support.stores import memory_of, shards
 
 from mooncake_trtllm import KvConnectorLoadError, _stores
 from mooncake_trtllm._rendezvous import rendezvous
@@ -60,7 +60,8 @@ def test_everything_is_given_back(
     """I6: threads, registrations, table entries, the pool and the arguments themselves."""
     gates = gate_stores(environment)
     model = make_model(tmp_path / "model", Shape())
-    wait_until(lambda: threads() == 0)  # of tests before this one
+    gc.collect()  # of tests before this one
+    wait_until(lambda: threads() == 0)
     engine: Engine | None = Engine(Shape(), model, environment, tp=2)
     assert engine is not None
     engine.serve(request())
@@ -385,3 +386,22 @@ def test_a_hung_store_does_not_keep_the_process(tmp_path: Path) -> None:
     start = time.monotonic()
     run_python(HUNG_AT_EXIT, environment=environment)
     assert time.monotonic() - start < 30
+
+
+def test_an_error_that_is_kept_keeps_nothing_alive(make_engine: MakeEngine) -> None:
+    """Its traceback keeps frames, and these must not keep threads and memory of the core."""
+    engine = make_engine()
+    gc.collect()
+    engine.serve(request())
+    engine.worker.bind_connector_meta(b"not a plan")
+    with pytest.raises(KvConnectorLoadError) as kept:
+        engine.worker.start_load_kv(None)
+    promised = request()
+    matched, pages = engine.start(promised)
+    memory_of(engine).remove(shards(engine))
+    engine.worker.bind_connector_meta(engine.plan(promised, matched, pages))
+    with pytest.raises(KvConnectorLoadError) as also_kept:
+        engine.worker.start_load_kv(None)
+    engine.close()
+    wait_until(lambda: threads() == 0)
+    assert kept.value is not also_kept.value
