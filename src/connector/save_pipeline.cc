@@ -14,6 +14,8 @@ namespace {
 
 constexpr Duration kFirstPause = std::chrono::milliseconds(100);
 constexpr Duration kLongestPause = std::chrono::seconds(10);
+/// Snapshots of one save() that are handed over together.
+constexpr std::size_t kPieceBytes = std::size_t{8} << 20;
 
 }  // namespace
 
@@ -25,20 +27,25 @@ SavePipeline::SavePipeline(PipelineParts parts, CommitBatch::Pools pools, std::s
       batch_budget_(batch_budget) {}
 
 void SavePipeline::save(std::span<const PageTask> tasks, StreamHandle stream) {
-  if (tasks.empty()) return;
-  std::uint64_t dropped = 0;
-  std::vector<SaveItem> items;
-  if (refuses_now()) {
-    dropped = tasks.size();
-  } else {
-    items = take_snapshots(tasks, stream, &dropped);
+  // Piece by piece, so that the first pages are on their way while the others are being copied.
+  const std::size_t piece = std::max<std::size_t>(kPieceBytes / parts_.shards.object_bytes(), 1);
+  while (!tasks.empty()) {
+    const std::span<const PageTask> now = tasks.first(std::min(piece, tasks.size()));
+    tasks = tasks.subspan(now.size());
+    std::uint64_t dropped = 0;
+    std::vector<SaveItem> items;
+    if (refuses_now()) {
+      dropped = now.size();
+    } else {
+      items = take_snapshots(now, stream, &dropped);
+    }
+    if (dropped > 0) {
+      parts_.counters->update([dropped](WorkerStats& stats) { stats.saves_dropped += dropped; });
+    }
+    if (items.empty()) continue;
+    enqueue(std::move(items));
+    start_tasks();
   }
-  if (dropped > 0) {
-    parts_.counters->update([dropped](WorkerStats& stats) { stats.saves_dropped += dropped; });
-  }
-  if (items.empty()) return;
-  enqueue(std::move(items));
-  start_tasks();
 }
 
 std::vector<SaveItem> SavePipeline::take_snapshots(std::span<const PageTask> tasks,
