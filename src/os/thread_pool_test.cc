@@ -127,19 +127,20 @@ TEST(ThreadPool, ReleasesWhatATaskHeldWhenItIsDone) {
 }
 
 TEST(ThreadPool, MayBeDestroyedByItsOwnTask) {
-  Gate gate;
-  Gate done;
+  // Nobody joins the thread of that task, which may outlive the test: it shares what it touches.
+  const auto gate = std::make_shared<Gate>();
+  const auto done = std::make_shared<Gate>();
+  done->open();
   std::shared_ptr<Executor> pool = make_thread_pool({.name = "kvc", .threads = 2});
-  ASSERT_TRUE(pool->submit([&gate, &done, mine = pool]() mutable {
-    gate.pass();
+  ASSERT_TRUE(pool->submit([gate, done, mine = pool]() mutable {
+    gate->pass();
     mine.reset();
-    done.pass();
+    done->pass();
   }));
-  gate.await_waiting(1);
+  gate->await_waiting(1);
   pool.reset();
-  gate.open();
-  done.await_waiting(1);
-  done.open();
+  gate->open();
+  done->await_waiting(1);
 }
 
 TEST(ThreadPool, WithoutThreadsRefuses) {
