@@ -21,6 +21,8 @@ __all__ = ["EngineIdentity", "check_geometry", "engine_identity", "states_block_
 
 # How this connector takes bytes from a pool; raise it if that ever changes.
 _LAYOUT = "dense-pool/1"
+# What the core calls a model that was read in part.
+_SAMPLED = "sampled digest"
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,14 @@ def engine_identity(
             "if the hub's cache holds one revision of it), or set MC_MODEL_REVISION to a text that "
             "changes whenever the weights do"
         ) from error
-    log.info(
-        "model %r is known as %s (%s)", args.model, model.content, model.evidence.replace("_", " ")
-    )
+    log.info("model %r is known as %s (%s)", args.model, model.content, model.evidence)
+    if model.evidence == _SAMPLED:
+        log.warning(
+            "the weights of model %r are too large to be read in full: fixed places of every "
+            "tensor stand for them. To name them beyond doubt, set MC_MODEL_REVISION to a text "
+            "that changes whenever the weights do",
+            args.model,
+        )
     compute = args.compute_dtype or "unstated"
     return EngineIdentity(
         key_epoch=key_epoch,
