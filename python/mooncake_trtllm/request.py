@@ -9,6 +9,7 @@ plain text.
 from __future__ import annotations
 
 import operator
+import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ __all__ = [
     "Bypass",
     "RequestContent",
     "StepReport",
+    "is_text",
     "read_request",
     "read_request_id",
     "read_slots",
@@ -278,15 +280,24 @@ def _integer(value: Any) -> int | None:
     return operator.index(value)
 
 
+def is_text(value: str) -> bool:
+    """Whether a string can be written as UTF-8, as everything that enters a key must be."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def lora_ids_from(entries: Iterable[tuple[Any, Any]]) -> dict[int, str]:
     """Return adapter numbers by content identity. Raises ValueError naming the bad entry."""
     result: dict[int, str] = {}
     for key, identity in entries:
-        try:
-            number = int(key)
-        except (TypeError, ValueError):
-            raise ValueError(f"adapter {key!r} is not a number") from None
-        if not isinstance(identity, str) or not identity.strip():
+        if not isinstance(key, str) or not re.fullmatch(r"-?[0-9]{1,19}", key):
+            raise ValueError(f"adapter {key!r} is not a number")
+        if not isinstance(identity, str) or not identity.strip() or not is_text(identity):
             raise ValueError(f"adapter {key!r} has the identity {identity!r}, not a text")
-        result[number] = identity
+        if int(key) in result:
+            raise ValueError(f"adapter {key!r} stands there twice")
+        result[int(key)] = identity
     return result

@@ -11,9 +11,11 @@ from pathlib import Path
 from mooncake_trtllm import _native
 from mooncake_trtllm._log import log
 from mooncake_trtllm.errors import KvConnectorConfigError
-from mooncake_trtllm.request import lora_ids_from
+from mooncake_trtllm.request import is_text, lora_ids_from
 
 __all__ = ["ConnectorSettings", "load_settings"]
+
+_OUR_PREFIXES = ("MC_", "MOONCAKE_")
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def load_settings(environment: Mapping[str, str] | None = None) -> ConnectorSett
 
     Logs the effective configuration once per process (again only if it changed).
     """
-    core = _parse(dict(os.environ if environment is None else environment))
+    core = _parse(_texts(os.environ if environment is None else environment))
     _tell_once(core)
     return ConnectorSettings(
         core=core,
@@ -63,6 +65,19 @@ def load_settings(environment: Mapping[str, str] | None = None) -> ConnectorSett
         rank=core.number("MC_RANK") if core.has_value("MC_RANK") else None,
         world_size=core.number("MC_WORLD_SIZE") if core.has_value("MC_WORLD_SIZE") else None,
     )
+
+
+def _texts(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what is text. The variables of other programs may hold any bytes."""
+    texts = {}
+    for name, value in environment.items():
+        if is_text(name) and is_text(value):
+            texts[name] = value
+        elif is_text(name) and name.startswith(_OUR_PREFIXES):
+            raise KvConnectorConfigError(
+                f"{name}={value!r} has bytes that are not UTF-8. Remedy: correct or unset {name}"
+            )
+    return texts
 
 
 def _parse(environment: dict[str, str]) -> _native.Settings:
@@ -119,11 +134,12 @@ def _lora_ids(path: str) -> Mapping[int, str]:
     if not path:
         return {}
     try:
-        entries = json.loads(_read("MC_LORA_IDS", path))
-        if not isinstance(entries, dict):
+        # Pairs, since a name that stands there twice says two things.
+        entries = json.loads(_read("MC_LORA_IDS", path), object_pairs_hook=tuple)
+        if not isinstance(entries, tuple):
             raise ValueError("it is no JSON object of adapter numbers and identities")
-        return lora_ids_from(entries.items())
-    except ValueError as error:
+        return lora_ids_from(entries)
+    except (ValueError, RecursionError) as error:
         raise _unreadable("MC_LORA_IDS", path, str(error)) from error
 
 

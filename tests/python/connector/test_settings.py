@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,21 @@ def test_mistakes_in_the_environment(
     assert [word for word in words if word not in str(caught.value)] == []
 
 
+def test_variables_of_others_may_hold_any_bytes(environment: pytest.MonkeyPatch) -> None:
+    """A file name in Latin-1 somewhere in the environment is none of our business."""
+    before = load_settings().core.describe()
+    environment.setenv("UNRELATED", os.fsdecode(b"caf\xe9"))
+    environment.setenv(os.fsdecode(b"\xff_NAME"), "x")
+    assert load_settings().core.describe() == before
+
+
+@pytest.mark.parametrize("name", ["MC_MODEL_REVISION", "MC_DISABLE_FILE", "MOONCAKE_MASTER"])
+def test_our_variables_must_be_text(name: str, environment: pytest.MonkeyPatch) -> None:
+    environment.setenv(name, os.fsdecode(b"caf\xe9"))
+    with pytest.raises(KvConnectorConfigError, match=rf"{name}=.*UTF-8.*Remedy"):
+        load_settings()
+
+
 def test_a_near_miss_in_the_environment_is_told_once(
     environment: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -182,7 +198,19 @@ def test_adapters(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     environment.setenv("MC_LORA_IDS", str(path))
     path.write_text('{"3": "sha256:aa", "12": "sha256:bb"}')
     assert load_settings().lora_ids == {3: "sha256:aa", 12: "sha256:bb"}
-    for bad in ('{"x": "sha256:aa"}', '{"3": ""}', '{"3": 5}', "[1]", "{"):
+    for bad in (
+        '{"x": "sha256:aa"}',
+        '{"3": ""}',
+        '{"3": 5}',
+        "[1]",
+        "{",
+        "[" * 100_000,
+        '{"3": "sha256:aa", "3": "sha256:bb"}',
+        '{"3": "sha256:aa", "03": "sha256:bb"}',
+        '{"1_0": "sha256:aa"}',
+        '{"3": "\\ud800"}',
+        '{"%s": "sha256:aa"}' % ("9" * 5000),
+    ):
         path.write_text(bad)
         with pytest.raises(KvConnectorConfigError, match=r"MC_LORA_IDS.*Remedy"):
             load_settings()
