@@ -88,6 +88,8 @@ GOOD = line(600, [0, 1])
     [
         ("{", "not JSON"),
         ("[1, 2]", "not a JSON object"),
+        ("[" * 100_000, "not JSON"),
+        (line(600, [0, 1]).replace("600", "6" * 5000), "not JSON"),
         ('{"timestamp": 0, "input_length": 1, "output_length": 1}', "'hash_ids' is missing"),
         (line("600", [0, 1]), "'input_length' must be an integer"),
         (line(True, [0]), "'input_length' must be an integer"),

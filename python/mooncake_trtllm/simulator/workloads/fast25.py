@@ -78,7 +78,7 @@ def _tokens(ids: npt.NDArray[np.uint64], length: int) -> Tokens:
 def _parse(path: Path, number: int, line: bytes) -> tuple[int, list[int]]:
     try:
         entry = json.loads(line)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers too long to be read
         text = line.decode(errors="replace")
         raise TraceFormatError(path, number, text, f"not JSON ({error})") from error
     if not isinstance(entry, dict):
