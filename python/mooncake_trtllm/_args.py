@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import re
 from collections.abc import Mapping
@@ -12,11 +13,22 @@ from typing import Any
 
 from mooncake_trtllm._dtypes import stated_dtype
 from mooncake_trtllm.errors import KvConnectorConfigError
+from mooncake_trtllm.request import is_text
 
-__all__ = ["EngineArgs", "attribute", "model_folder", "read_engine_args"]
+__all__ = [
+    "EngineArgs",
+    "attribute",
+    "model_folder",
+    "read_engine_args",
+    "whole_number",
+    "wrong_value",
+]
 
 _DEFAULT_TOKENS_PER_BLOCK = 32
 _DEFAULT_ATTENTION_BACKEND = "TRTLLM"
+# Far above anything that makes sense, and small enough for every field of the core.
+_LARGEST_SIZE = (1 << 31) - 1
+_LARGEST = (1 << 63) - 1
 _NESTED_CONFIGS = ("text_config", "llm_config", "language_config")
 
 
@@ -76,14 +88,14 @@ def read_engine_args(llm_args: Any) -> EngineArgs:
     args = EngineArgs(
         model=str(model),
         folder=folder,
-        compute_dtype=stated_dtype(attribute(llm_args, "dtype")),
+        compute_dtype=_dtype("dtype", attribute(llm_args, "dtype")),
         kv_dtype=None,
         kv_dtype_source="",
         weight_quantization=_algorithm(attribute(quant, "quant_algo")),
         kv_quantization=_algorithm(attribute(quant, "kv_cache_quant_algo"))
         or _checkpoint_kv_algorithm(folder),
-        attention_backend=str(
-            attribute(llm_args, "attn_backend", _DEFAULT_ATTENTION_BACKEND)
+        attention_backend=_text(
+            "attn_backend", attribute(llm_args, "attn_backend", _DEFAULT_ATTENTION_BACKEND)
         ).upper(),
         tokens_per_block=_size(
             cache, "tokens_per_block", _DEFAULT_TOKENS_PER_BLOCK, "kv_cache_config."
@@ -95,7 +107,7 @@ def read_engine_args(llm_args: Any) -> EngineArgs:
         max_seq_len=_optional_size(llm_args, "max_seq_len"),
         model_config=model_config,
     )
-    return _with_kv_dtype(args, stated_dtype(attribute(cache, "dtype")))
+    return _with_kv_dtype(args, _dtype("kv_cache_config.dtype", attribute(cache, "dtype")))
 
 
 def _with_kv_dtype(args: EngineArgs, stated: str | None) -> EngineArgs:
@@ -121,9 +133,12 @@ def model_folder(model: Any) -> Path | None:
     text = os.fspath(model) if isinstance(model, os.PathLike) else str(model)
     if not text:
         return None
-    path = Path(text).expanduser()
-    if path.is_dir():
-        return path
+    try:
+        path = Path(text).expanduser()
+        if path.is_dir():
+            return path
+    except (OSError, RuntimeError):  # too long for a path, or no such user
+        return None
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", text):
         return None
     snapshots = _hub_cache() / ("models--" + text.replace("/", "--")) / "snapshots"
@@ -146,7 +161,7 @@ def _json_file(folder: Path | None, name: str) -> Mapping[str, Any]:
         content = json.loads((folder / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise KvConnectorConfigError(
             f"{folder / name} cannot be read: {error}. Remedy: repair the model's folder"
         ) from error
@@ -162,24 +177,59 @@ def _checkpoint_kv_algorithm(folder: Path | None) -> str:
 
 
 def _algorithm(value: Any) -> str:
-    text = str(getattr(value, "value", value) or "").upper()
+    text = _text("the quantisation", getattr(value, "value", value) or "").upper()
     return "" if text in ("NONE", "NO_QUANT") else text
 
 
-def _size(source: Any, name: str, default: int, prefix: str = "") -> int:
-    value = attribute(source, name, default)
+def whole_number(source: Any, name: str, prefix: str = "") -> int | None:
+    """Return a number of the runtime's arguments, None where it states none.
+
+    Raises KvConnectorConfigError naming a value that is no whole number.
+    """
+    value = attribute(source, name)
+    if value is None:
+        return None
     try:
-        number = int(value)
+        number = int(value) if isinstance(value, str) else operator.index(value)
+        if isinstance(value, bool) or abs(number) > _LARGEST:
+            raise ValueError(value)
     except (TypeError, ValueError):
-        number = 0
-    if number < 1:
-        raise KvConnectorConfigError(
-            f"{prefix}{name}={value!r}: must be a positive integer. Remedy: correct it in the "
-            "runtime's arguments"
-        )
+        raise wrong_value(f"{prefix}{name}", value, "must be a whole number") from None
+    return number
+
+
+def wrong_value(name: str, value: Any, reason: str) -> KvConnectorConfigError:
+    """Return the error for an argument that cannot be what it is."""
+    return KvConnectorConfigError(
+        f"{name}={value!r}: {reason}. Remedy: correct it in the runtime's arguments"
+    )
+
+
+def _dtype(name: str, value: Any) -> str | None:
+    dtype = stated_dtype(value)
+    return None if dtype is None else _text(name, dtype)
+
+
+def _text(name: str, value: Any) -> str:
+    text = str(value)
+    if not is_text(text):
+        raise wrong_value(name, text, "must be text in UTF-8, since it enters the names of blocks")
+    return text
+
+
+def _size(source: Any, name: str, default: int, prefix: str = "") -> int:
+    number = whole_number(source, name, prefix)
+    if number is None:
+        return default
+    if not 1 <= number <= _LARGEST_SIZE:
+        reason = f"must be a positive integer of at most {_LARGEST_SIZE}"
+        raise wrong_value(f"{prefix}{name}", attribute(source, name), reason)
     return number
 
 
 def _optional_size(source: Any, name: str) -> int | None:
-    value = attribute(source, name)
-    return value if isinstance(value, int) and value > 0 else None
+    """Zero and less leave it to the runtime."""
+    number = whole_number(source, name)
+    if number is None or number <= 0:
+        return None
+    return _size(source, name, 1)

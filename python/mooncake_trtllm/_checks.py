@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mooncake_trtllm._args import EngineArgs, attribute
+from mooncake_trtllm._args import EngineArgs, attribute, whole_number, wrong_value
 from mooncake_trtllm._log import log
 from mooncake_trtllm.errors import KvConnectorConfigError
 
@@ -52,8 +52,8 @@ def _check_parallelism(llm_args: Any, args: EngineArgs) -> None:
 
 
 def _check_decoding(llm_args: Any) -> None:
-    beams = attribute(llm_args, "max_beam_width", 1)
-    if beams > 1:
+    beams = whole_number(llm_args, "max_beam_width")
+    if beams is not None and beams > 1:
         raise _refused(
             "max_beam_width",
             beams,
@@ -77,16 +77,16 @@ def _check_decoding(llm_args: Any) -> None:
 
 
 def _check_cache(cache: Any) -> None:
-    if attribute(cache, "enable_block_reuse", True) is False:
+    if not attribute(cache, "enable_block_reuse", True):
         raise _refused(
             "kv_cache_config.enable_block_reuse",
-            False,
+            attribute(cache, "enable_block_reuse"),
             "the runtime then never asks a connector for blocks",
             "set kv_cache_config.enable_block_reuse to true",
         )
     for tier in ("host_cache_size", "disk_cache_size"):
-        size = attribute(cache, tier, 0)
-        if size > 0:
+        size = whole_number(cache, tier, "kv_cache_config.")
+        if size is not None and size > 0:
             raise _refused(
                 f"kv_cache_config.{tier}",
                 size,
@@ -111,8 +111,7 @@ def _check_layers(cache: Any, args: EngineArgs) -> None:
                 "its block scales lie in a second pool that the runtime does not register",
                 "use kv_cache_config.dtype 'fp8' or 'auto', or a checkpoint with another KV type",
             )
-    windows = attribute(cache, "max_attention_window", ())
-    windows = [windows] if isinstance(windows, int) else [w for w in windows if w]
+    windows = _windows(attribute(cache, "max_attention_window", ()))
     if windows:
         _check_windows(windows, args)
     kinds = args.config_value("layer_types")
@@ -124,6 +123,17 @@ def _check_layers(cache: Any, args: EngineArgs) -> None:
             "the state of recurrent layers is not in the pool that the runtime registers",
             "use the connector with models whose layers are all attention",
         )
+
+
+def _windows(stated: Any) -> list[int]:
+    windows = [stated] if isinstance(stated, int) else stated
+    if not isinstance(windows, (list, tuple)) or not all(
+        w is None or (isinstance(w, int) and not isinstance(w, bool)) for w in windows
+    ):
+        raise wrong_value(
+            "kv_cache_config.max_attention_window", stated, "must be a list of whole numbers"
+        )
+    return [w for w in windows if w]
 
 
 def _check_windows(windows: list[int], args: EngineArgs) -> None:

@@ -11,6 +11,7 @@ from mooncake_trtllm._args import EngineArgs, read_engine_args
 from mooncake_trtllm._checks import check_engine
 from mooncake_trtllm._log import log
 from mooncake_trtllm._stores import StoreLease, stores
+from mooncake_trtllm.errors import KvConnectorConfigError, KvConnectorError
 from mooncake_trtllm.identity import EngineIdentity, engine_identity
 from mooncake_trtllm.rank import Rank, resolve_rank
 from mooncake_trtllm.settings import ConnectorSettings, load_settings
@@ -40,12 +41,21 @@ def start_instance(llm_args: Any) -> Instance:
     Raises KvConnectorConfigError or KvConnectorStoreError: start-up fails then.
     """
     settings = load_settings()
-    args = read_engine_args(llm_args)
-    check_engine(llm_args, args)
-    rank = resolve_rank(args.tensor_parallel_size, settings.rank, settings.world_size)
-    identity = engine_identity(
-        args, model_revision=settings.model_revision, key_epoch=settings.key_epoch
-    )
+    try:
+        args = read_engine_args(llm_args)
+        check_engine(llm_args, args)
+        rank = resolve_rank(args.tensor_parallel_size, settings.rank, settings.world_size)
+        identity = engine_identity(
+            args, model_revision=settings.model_revision, key_epoch=settings.key_epoch
+        )
+    except KvConnectorError:
+        raise
+    except Exception as error:
+        raise KvConnectorConfigError(
+            f"the runtime's arguments ({type(llm_args).__name__}) or its rank cannot be read: "
+            f"{type(error).__name__}: {error}. Remedy: pass the arguments that the runtime itself "
+            "passes; if it did, please report this"
+        ) from error
     return Instance(settings, args, rank, identity, stores.acquire(settings))
 
 

@@ -16,6 +16,7 @@ from mooncake_trtllm._dtypes import dtype_bytes, is_opaque
 from mooncake_trtllm._log import log
 from mooncake_trtllm._pool import HostPool
 from mooncake_trtllm.errors import KvConnectorConfigError
+from mooncake_trtllm.request import is_text
 
 __all__ = ["EngineIdentity", "check_geometry", "engine_identity", "states_block_size"]
 
@@ -73,6 +74,11 @@ def engine_identity(
     Raises KvConnectorConfigError if nothing identifies the model.
     """
     folder = None if args.folder is None else str(args.folder)
+    if folder is not None and not is_text(folder):
+        raise KvConnectorConfigError(
+            f"model={args.model!r}: the path of its folder is not UTF-8. Remedy: rename the folder, "
+            "or link to it under another name"
+        )
     try:
         model = _native.identify_model(folder, model_revision)
     except KvConnectorConfigError as error:

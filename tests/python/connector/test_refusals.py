@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -61,8 +62,39 @@ def refused(args: Any, words: list[str]) -> None:
         ({"tensor_parallel_size": 2}, ["tensor_parallel_size is 2"]),
         ({"model": "no/such-model"}, ["no/such-model", "MC_MODEL_REVISION"]),
         ({"model": ""}, ["MC_MODEL_REVISION"]),
+        # Of another type, or out of all bounds.
+        ({"max_beam_width": "2"}, ["max_beam_width=2"]),
+        ({"max_beam_width": [2]}, ["max_beam_width=[2]"]),
+        ({"max_beam_width": 1.5}, ["max_beam_width=1.5"]),
+        ({"tensor_parallel_size": float("inf")}, ["tensor_parallel_size=inf"]),
+        ({"tensor_parallel_size": 1.5}, ["tensor_parallel_size=1.5"]),
+        ({"tensor_parallel_size": True}, ["tensor_parallel_size=True"]),
+        ({"tensor_parallel_size": 1 << 40}, ["tensor_parallel_size=1099511627776"]),
+        ({"moe_expert_parallel_size": "x"}, ["moe_expert_parallel_size='x'"]),
+        (
+            {"moe_expert_parallel_size": 1 << 70},
+            ["moe_expert_parallel_size=1180591620717411303424"],
+        ),
+        ({"max_seq_len": "long"}, ["max_seq_len='long'"]),
+        ({"cache": {"tokens_per_block": 8.5}}, ["kv_cache_config.tokens_per_block=8.5"]),
+        ({"cache": {"tokens_per_block": 1 << 33}}, ["kv_cache_config.tokens_per_block=8589934592"]),
+        ({"cache": {"host_cache_size": "1GB"}}, ["kv_cache_config.host_cache_size='1GB'"]),
+        ({"cache": {"disk_cache_size": [1]}}, ["kv_cache_config.disk_cache_size=[1]"]),
+        ({"cache": {"enable_block_reuse": 0}}, ["enable_block_reuse=0"]),
+        ({"cache": {"max_attention_window": "x"}}, ["max_attention_window='x'"]),
+        ({"cache": {"max_attention_window": ["x"]}}, ["max_attention_window=['x']"]),
+        ({"cache": {"max_attention_window": 5.5}}, ["max_attention_window=5.5"]),
+        ({"cache": {"max_attention_window": object()}}, ["max_attention_window=<object"]),
+        ({"cache": {"dtype": "\udc00"}}, ["kv_cache_config.dtype="]),
+        ({"dtype": "\udc00"}, ["dtype="]),
+        ({"attn_backend": "\udcff"}, ["attn_backend="]),
+        ({"quant_config": SimpleNamespace(quant_algo="\udcff")}, ["quantisation"]),
+        ({"model": "a" * 5000}, ["MC_MODEL_REVISION"]),
+        ({"model": "a\0b"}, ["MC_MODEL_REVISION"]),
+        ({"model": "~nobody-of-this-name/x"}, ["MC_MODEL_REVISION"]),
+        ({"model": 7}, ["model='7'", "MC_MODEL_REVISION"]),
     ],
-    ids=lambda value: str(value)[:60] if isinstance(value, dict) else "",
+    ids=lambda value: ascii(value)[:60] if isinstance(value, dict) else "",
 )
 def test_refused(changes: dict[str, Any], words: list[str], model: Path) -> None:
     refused(llm_args(**{"model": model, "shape": Shape(), **changes}), words)
@@ -82,10 +114,32 @@ def test_recurrent_layers_are_refused(
     refused(llm_args(model, Shape()), words)
 
 
-def test_a_broken_model_folder_is_refused(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["config.json", "hf_quant_config.json"])
+@pytest.mark.parametrize("text", ["{", "", "\ufeff{}", "[" * 100_000, '{"a": %s}' % ("9" * 5000)])
+def test_a_broken_model_folder_is_refused(
+    text: str, name: str, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     model = make_model(tmp_path / "model", Shape())
-    (model / "config.json").write_text("{")
-    refused(llm_args(model, Shape()), ["config.json"])
+    (model / name).write_text(text)
+    refused(llm_args(model, Shape()), [name])
+
+
+def test_a_folder_whose_path_is_no_text_is_refused(
+    environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = make_model(tmp_path / os.fsdecode(b"caf\xe9"), Shape())
+    refused(llm_args(model, Shape()), ["UTF-8", "rename"])
+
+
+class Unreadable:
+    """Arguments of a version that raises what nobody expects."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name} today")
+
+
+def test_arguments_that_raise_are_refused(environment: pytest.MonkeyPatch) -> None:
+    refused(Unreadable(), ["Unreadable", "RuntimeError", "today"])
 
 
 @pytest.mark.parametrize(
