@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+import operator
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mooncake_trtllm._dtypes import dtype_name
+from mooncake_trtllm._dtypes import dtype_bytes, dtype_name
 from mooncake_trtllm.errors import KvConnectorConfigError
 
 __all__ = ["HostPool", "host_pool"]
 
+_LARGEST_ADDRESS = (1 << 64) - 1
+# Of numpy's type strings: ">f2" is foreign here, "|O" are Python objects.
+_FOREIGN_ORDER = ">" if sys.byteorder == "little" else "<"
+_NO_NUMBERS = frozenset("OSUMmt")
 _DLPACK_CPU = 1
 _DLPACK_CUDA_HOST = 3
 
@@ -38,23 +44,35 @@ def host_pool(pool: Any) -> HostPool:
     Raises KvConnectorConfigError for device memory, for memory that is not contiguous or not
     writable, and for objects that do not say where their bytes are.
     """
-    _refuse_device_memory(pool)
-    if hasattr(pool, "data_ptr"):
-        found = _from_tensor(pool)
-    elif hasattr(pool, "__array_interface__"):
-        found = _from_array(pool, pool)
-    elif _offers_buffer(pool):
-        found = _from_buffer(pool)
-    elif hasattr(pool, "__dlpack__"):
-        found = _from_dlpack(pool)
-    else:
+    try:
+        _refuse_device_memory(pool)
+        found = _describe(pool)
+    except KvConnectorConfigError:
+        raise
+    except Exception as error:
         raise _refused(
             pool,
-            "it has neither data_ptr() nor the array, buffer or DLPack interface",
+            f"what it says of itself cannot be read ({type(error).__name__}: {error})",
             "register the tensor that the KV cache manager returns",
-        )
+        ) from error
     _check(found)
     return found
+
+
+def _describe(pool: Any) -> HostPool:
+    if hasattr(pool, "data_ptr"):
+        return _from_tensor(pool)
+    if hasattr(pool, "__array_interface__"):
+        return _from_array(pool, pool)
+    if _offers_buffer(pool):
+        return _from_buffer(pool)
+    if hasattr(pool, "__dlpack__"):
+        return _from_dlpack(pool)
+    raise _refused(
+        pool,
+        "it has neither data_ptr() nor the array, buffer or DLPack interface",
+        "register the tensor that the KV cache manager returns",
+    )
 
 
 def _refuse_device_memory(pool: Any) -> None:
@@ -75,7 +93,7 @@ def _refuse_device_memory(pool: Any) -> None:
 
 
 def _from_tensor(pool: Any) -> HostPool:
-    shape = tuple(int(size) for size in pool.shape)
+    shape = tuple(operator.index(size) for size in pool.shape)
     element_bytes = _element_bytes(pool)
     is_contiguous = getattr(pool, "is_contiguous", None)
     stride = getattr(pool, "stride", None)
@@ -88,13 +106,17 @@ def _from_tensor(pool: Any) -> HostPool:
         contiguous = strides is None or _is_dense(shape, [int(s) for s in strides], element_bytes)
     if not contiguous:
         raise _not_contiguous(pool)
-    return HostPool(pool, int(pool.data_ptr()), shape, element_bytes, dtype_name(pool.dtype))
+    if pool.dtype is None:
+        raise _refused(pool, "its dtype is None", "register the tensor itself")
+    return HostPool(
+        pool, operator.index(pool.data_ptr()), shape, element_bytes, dtype_name(pool.dtype)
+    )
 
 
 def _element_bytes(pool: Any) -> int:
     element_size = getattr(pool, "element_size", None)
     if callable(element_size):
-        return int(element_size())
+        return operator.index(element_size())
     for source in (pool, pool.dtype):
         if hasattr(source, "itemsize"):
             return int(source.itemsize)
@@ -112,6 +134,14 @@ def _from_array(array: Any, owner: Any) -> HostPool:
         raise _not_contiguous(owner)
     if read_only:
         raise _read_only(owner)
+    kind = str(interface["typestr"])[:2]
+    if kind[0] == _FOREIGN_ORDER or kind[1] in _NO_NUMBERS or getattr(dtype, "fields", None):
+        raise _refused(
+            owner,
+            f"its elements ({dtype if dtype is not None else kind}) are no numbers in the byte "
+            "order of this machine",
+            "register a pool of the type that the model computes with, or of plain bytes",
+        )
     name = dtype_name(dtype if dtype is not None else interface["typestr"])
     return HostPool(owner, int(address), shape, element_bytes, name)
 
@@ -174,8 +204,10 @@ def _is_dense(shape: Sequence[int], strides: Sequence[int], unit: int) -> bool:
 
 def _check(found: HostPool) -> None:
     pool = found.owner
-    if found.address == 0:
-        raise _refused(pool, "its address is 0", "register it after it was allocated")
+    if not 0 < found.address <= _LARGEST_ADDRESS:
+        raise _refused(
+            pool, f"its address is {found.address}", "register it after it was allocated"
+        )
     if len(found.shape) != 4:
         raise _refused(
             pool,
@@ -184,6 +216,18 @@ def _check(found: HostPool) -> None:
         )
     if found.element_bytes <= 0 or min(found.shape) <= 0:
         raise _refused(pool, f"its shape {found.shape} is empty", "register a pool with pages")
+    if found.total_bytes > _LARGEST_ADDRESS:
+        raise _refused(
+            pool, f"its shape {found.shape} exceeds the address space", "register the tensor itself"
+        )
+    of_type = dtype_bytes(found.dtype)
+    if of_type is not None and of_type != found.element_bytes:
+        raise _refused(
+            pool,
+            f"its elements have {found.element_bytes} bytes, but those of {found.dtype} have "
+            f"{of_type}",
+            "register the tensor itself, not a wrapper with another type",
+        )
     stated = getattr(pool, "nbytes", None)
     if isinstance(stated, int) and stated != found.total_bytes:
         raise _refused(

@@ -76,8 +76,8 @@ def engine_identity(
     folder = None if args.folder is None else str(args.folder)
     if folder is not None and not is_text(folder):
         raise KvConnectorConfigError(
-            f"model={args.model!r}: the path of its folder is not UTF-8. Remedy: rename the folder, "
-            "or link to it under another name"
+            f"model={args.model!r}: the path of its folder is not UTF-8. Remedy: rename the "
+            "folder, or link to it under another name"
         )
     try:
         model = _native.identify_model(folder, model_revision)

@@ -86,6 +86,10 @@ def tensor_with(**changes: Any) -> Any:
     return tensor
 
 
+def fails() -> Any:
+    raise RuntimeError("injected")
+
+
 def read_only() -> Any:
     array = np.zeros(SHAPE, np.float16)
     array.flags.writeable = False
@@ -113,6 +117,28 @@ def read_only() -> Any:
         (object(), ["neither data_ptr()"]),
         ([1, 2, 3], ["neither data_ptr()"]),
         (None, ["neither data_ptr()"]),
+        # What no runtime says, and what must not end as an access beyond the pool.
+        (tensor_with(shape=None), ["cannot be read"]),
+        (tensor_with(shape="abcd"), ["cannot be read"]),
+        (tensor_with(shape=(4.5, 3, 2, 64)), ["cannot be read"]),
+        (tensor_with(shape=(-4, 3, 2, 64)), ["empty"]),
+        (tensor_with(shape=(1 << 70, 3, 2, 64)), ["address space"]),
+        (tensor_with(data_ptr=fails), ["injected"]),
+        (tensor_with(data_ptr=1234), ["cannot be read"]),
+        (tensor_with(data_ptr=lambda: None), ["cannot be read"]),
+        (tensor_with(data_ptr=lambda: -8), ["address is -8"]),
+        (tensor_with(data_ptr=lambda: 1 << 65), ["address is"]),
+        (tensor_with(dtype=None), ["dtype is None"]),
+        (tensor_with(element_size=lambda: 0), ["empty"]),
+        (tensor_with(element_size=lambda: None), ["cannot be read"]),
+        (tensor_with(element_size=lambda: 3), ["3 bytes", "float16 have 2"]),
+        (tensor_with(is_contiguous=fails), ["injected"]),
+        (tensor_with(is_contiguous=None, stride=lambda: None), ["cannot be read"]),
+        (tensor_with(is_contiguous=None, stride=lambda: (64, 1)), ["cannot be read"]),
+        (np.zeros(SHAPE, ">f2"), [">f2", "byte order"]),
+        (np.zeros(SHAPE, object), ["object", "no numbers"]),
+        (np.zeros(SHAPE, "M8[s]"), ["datetime64", "no numbers"]),
+        (np.zeros(SHAPE, [("k", "<f2"), ("v", "<f2")]), ["no numbers"]),
     ],
 )
 def test_what_is_refused(pool: Any, words: list[str]) -> None:
