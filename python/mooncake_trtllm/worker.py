@@ -61,6 +61,9 @@ class _Resources:
         self._ended = False
         self._last_stats: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
         self.core: _native.Worker | None = None
+        # The core takes the calls of a step one after the other; a runtime makes them on one
+        # thread, and whoever does not must not make it read a plan that is being replaced.
+        self.turn = threading.RLock()
 
     def register(self, pool: HostPool) -> None:
         """Make the core's worker for a pool, and tell the scheduler its keyspace."""
@@ -141,7 +144,7 @@ class _Resources:
 
     def give_up(self) -> None:
         """See ForkAware."""
-        self._lock = threading.Lock()
+        self._lock, self.turn = threading.Lock(), threading.RLock()
         self._ended = True
         if self.core is not None:
             self.core.disown()
@@ -167,6 +170,8 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
         self._unusable: str | None = None
         self._may_save = True
         self._failed_requests: tuple[int, ...] = ()
+        # Whether the core has a plan whose loads were not asked for yet.
+        self._is_bound = False
 
     # Start-up ----------------------------------------------------------------------------------
 
@@ -197,36 +202,44 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
 
     def bind_connector_meta(self, metadata: Any) -> None:
         """Take the plan of the step. What is wrong with it is told when its loads are due."""
-        self._metadata = metadata
-        self._unusable, self._failed_requests, self._may_save = None, (), True
-        try:
-            self._bind(metadata)
-        except Exception as error:  # noqa: BLE001 - promised loads may be lost: never silently
-            self._unusable = f"the plan of the step cannot be used: {error}"
-            # An older plan may still be bound, and its pages belong to others by now.
-            self._may_save = False
+        with self._resources.turn:
+            self._metadata = metadata
+            # Until it is bound: an older plan is, and its pages belong to others by now.
+            self._unusable = "the plan of the step was not bound"
+            self._failed_requests, self._may_save = (), False
+            try:
+                self._bind(metadata)
+            except Exception as error:  # noqa: BLE001 - promised loads may be lost: never silently
+                self._unusable = f"the plan of the step cannot be used: {error}"
+            else:
+                self._unusable, self._may_save = None, True
 
     def _bind(self, metadata: Any) -> None:
-        plan = metadata
+        plan, failed = metadata, ()
         if isinstance(metadata, tuple):
-            plan, self._failed_requests = metadata
+            plan, failed = metadata
         if plan is not None and not isinstance(plan, bytes):
             raise TypeError(f"metadata of type {type(plan).__name__} is not this connector's")
+        if not isinstance(failed, tuple) or not all(isinstance(one, int) for one in failed):
+            raise TypeError("what it says of failed requests is not this connector's")
         core = self._resources.core
         if core is not None:
             core.bind(plan or b"")
         elif plan and _native.decode_step_plan(plan).loads:
             raise ValueError("it has loads, but no KV pool is registered")
+        self._failed_requests, self._is_bound = failed, core is not None
 
     def start_load_kv(self, stream: Any) -> None:
         """Load the promised blocks. Raises KvConnectorLoadError if one is not in place."""
         # Whoever keeps the error keeps this frame, which must not keep the core alive.
-        problem = self._load(stream)
+        with self._resources.turn:
+            problem = self._load(stream)
         if problem is not None:
             raise problem
 
     def _load(self, stream: Any) -> KvConnectorLoadError | None:
         core = self._resources.core
+        was_bound, self._is_bound = self._is_bound, False
         unusable, self._unusable = self._unusable, None
         failed, self._failed_requests = self._failed_requests, ()
         # Whatever is computed from pages that were not filled must not be saved.
@@ -246,6 +259,8 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
                     f"the loads of this step failed: {error}. Remedy: retry the requests of this "
                     "step; they are computed anew"
                 )
+        elif was_bound:  # and closed since, or forked
+            failures = _loads_of(self._metadata)
         return _load_error(failures, failed) if failures or failed else None
 
     def wait_for_layer_load(self, layer_idx: int, stream: Any) -> None:
@@ -257,9 +272,10 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
     @total(lambda: None)
     def wait_for_save(self, stream: Any) -> None:
         """Take snapshots of the pages to save; the rest happens in the background."""
-        core = self._resources.core
-        if core is not None and self._may_save:
-            core.save(_stream_handle(stream))
+        with self._resources.turn:
+            core = self._resources.core
+            if core is not None and self._may_save:
+                core.save(_stream_handle(stream))
 
     @total(lambda: ([], []))
     def get_finished(
@@ -296,7 +312,17 @@ def _stream_handle(stream: Any) -> int:
 
 
 def _distinct(ids: Iterable[int] | None) -> list[int]:
-    return list(dict.fromkeys(ids or ()))
+    # An array has no truth value of its own.
+    return [] if ids is None else list(dict.fromkeys(ids))
+
+
+def _loads_of(metadata: Any) -> list[tuple[int, str, str, str]]:
+    """Return the loads of a plan that was good, as failures."""
+    plan = metadata[0] if isinstance(metadata, tuple) else metadata
+    return [
+        (request_id, block.hex(), "unavailable", "the worker was closed before it was loaded")
+        for request_id, block, _ in (_native.decode_step_plan(plan).loads if plan else ())
+    ]
 
 
 def _load_error(

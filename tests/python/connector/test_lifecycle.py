@@ -113,6 +113,20 @@ def test_after_the_end_callbacks_are_harmless(make_engine: MakeEngine) -> None:
         engine.worker.start_load_kv(None)
 
 
+def test_a_worker_closed_in_the_middle_of_a_step_fails_its_loads(make_engine: MakeEngine) -> None:
+    """The pages are not filled, and the runtime has to hear of it."""
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    matched, pages = engine.start(promised)
+    engine.worker.bind_connector_meta(engine.plan(promised, matched, pages))
+    engine.worker.close()
+    with pytest.raises(KvConnectorLoadError, match="closed") as caught:
+        engine.worker.start_load_kv(None)
+    assert caught.value.request_ids == [promised.request_id]
+    engine.worker.start_load_kv(None)  # once
+
+
 def test_a_cycle_is_collected(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     engine: Engine | None = Engine(Shape(), make_model(tmp_path / "model", Shape()), environment)
     assert engine is not None
@@ -316,11 +330,20 @@ def test_equal_keys_in_every_kind_of_process(tmp_path: Path) -> None:
 
 FORK_AFTER_USE = """
 import os, sys
+from mooncake_trtllm import KvConnectorLoadError
 from support.spawned import TOKENS, Request, engine_of
 engine = engine_of()
 engine.serve(Request(1, TOKENS))
+promised = Request(9, TOKENS)
+engine.worker.bind_connector_meta(engine.plan(promised, *engine.start(promised)))
 child = os.fork()
 if child == 0:
+    # In the middle of a step: what was promised is not in place, and the child hears of it.
+    try:
+        engine.worker.start_load_kv(None)
+        sys.exit(3)
+    except KvConnectorLoadError as error:
+        assert error.request_ids == [9]
     # The parent's connectors are given up here: harmless, and quick.
     assert engine.scheduler.get_num_new_matched_tokens(Request(2, TOKENS).bound(), 0) == (0, False)
     engine.worker.bind_connector_meta(None)
@@ -333,6 +356,7 @@ if child == 0:
     assert fresh.serve(Request(4, TOKENS)) == 7
     sys.exit(0)  # runs exit handlers, which must not wait for threads of the parent
 assert os.waitpid(child, 0)[1] == 0
+engine.worker.start_load_kv(None)
 assert engine.serve(Request(5, TOKENS)) == 7
 print("ok")
 """

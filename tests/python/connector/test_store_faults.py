@@ -257,7 +257,24 @@ def test_nonsense_is_harmless(nonsense: Any, make_engine: MakeEngine) -> None:
     assert engine.serve(request()) == FULL
 
 
-@pytest.mark.parametrize("meta", [5, {}, "text", (1,), (b"", (), 3), b"foreign", [b""]], ids=repr)
+METADATA_OF_OTHERS: list[Any] = [
+    5,
+    {},
+    "text",
+    (1,),
+    (b"", (), 3),
+    b"foreign",
+    [b""],
+    bytearray(b""),
+    (b"", 5),
+    (b"", None),
+    (b"", "ab"),
+    (b"", ([1],)),
+    (b"", np.array([1, 2])),
+]
+
+
+@pytest.mark.parametrize("meta", METADATA_OF_OTHERS, ids=repr)
 def test_metadata_of_others_fails_closed(meta: Any, make_engine: MakeEngine) -> None:
     """What it promised is not known, so the step must not run as if nothing were missing."""
     engine = make_engine()
@@ -267,6 +284,54 @@ def test_metadata_of_others_fails_closed(meta: Any, make_engine: MakeEngine) -> 
     engine.worker.wait_for_save(None)
     engine.worker.bind_connector_meta(None)
     engine.worker.start_load_kv(None)
+
+
+def test_damaged_metadata_fails_closed(make_engine: MakeEngine) -> None:
+    """Cut anywhere, or with any byte altered."""
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    sound = engine.plan(promised, *engine.start(promised))
+    before = engine.pools[0].bytes.copy()
+    damaged = [sound[:length] for length in range(1, len(sound))]
+    for position in range(len(sound)):
+        damaged.append(sound[:position] + bytes([sound[position] ^ 0x10]) + sound[position + 1 :])
+    for meta in damaged:
+        engine.worker.bind_connector_meta(meta)
+        with pytest.raises(KvConnectorLoadError, match="Remedy"):
+            engine.worker.start_load_kv(None)
+        engine.worker.wait_for_save(None)
+    assert np.array_equal(engine.pools[0].bytes, before)
+
+
+def test_ids_may_come_in_any_container(make_engine: MakeEngine) -> None:
+    """An id that is not given back keeps its pages for ever."""
+    worker = make_engine().worker
+    for ids in ([7, 8, 7], (7, 8), np.array([7, 8]), {7: None, 8: None}, iter([7, 8])):
+        assert worker.get_finished(ids, []) == ([7, 8], [])
+    assert worker.get_finished(np.array([], int), None) == ([], [])
+
+
+def test_a_plan_is_not_replaced_while_it_is_loaded(make_engine: MakeEngine, gate: Gate) -> None:
+    """No runtime calls from two threads. Whoever does must not make the core read a freed plan."""
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    matched, pages = engine.start(promised)
+    engine.worker.bind_connector_meta(engine.plan(promised, matched, pages))
+    gate.close_gate()
+    loading = threading.Thread(target=engine.worker.start_load_kv, args=(None,))
+    loading.start()
+    assert gate.wait_for_waiting(1)
+    binding = threading.Thread(target=engine.worker.bind_connector_meta, args=(None,))
+    binding.start()
+    binding.join(0.1)
+    waited = binding.is_alive()
+    gate.open_gate()
+    loading.join()
+    binding.join()
+    assert waited
+    engine.verify(promised, pages[:matched])
 
 
 def test_pages_that_are_none_fail_closed(make_engine: MakeEngine) -> None:
