@@ -2,15 +2,26 @@
 // the end of every object whose destructor may.
 #pragma once
 
-#include <nanobind/nanobind.h>
+#include <Python.h>
 
 #include <memory>
 #include <utility>
 
+#include "bindings/python_api.h"
+
 namespace kvc::bindings {
 
 /// Releases the GIL for a scope. REQUIRES: the calling thread holds it.
-using GilRelease = nanobind::gil_scoped_release;
+class GilRelease {
+ public:
+  GilRelease() : state_(PyEval_SaveThread()) {}
+  ~GilRelease() { take_gil_again(state_); }
+  GilRelease(const GilRelease&) = delete;
+  GilRelease& operator=(const GilRelease&) = delete;
+
+ private:
+  PyThreadState* const state_;
+};
 
 /// Owns a core object on behalf of Python. The object ends without the GIL, since its destructor
 /// may wait for threads that need the GIL to finish.

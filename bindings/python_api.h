@@ -7,7 +7,21 @@
 #include <string>
 #include <utility>
 
+#include "os/process.h"
+
 namespace kvc::bindings {
+
+/// Takes the GIL again after PyEval_SaveThread(). A daemon thread gets it no more once the
+/// interpreter ends: CPython before 3.14 then unwinds the thread's stack, and a frame on it that
+/// does not allow that (a destructor, nanobind's own) takes the process down. Such a thread waits
+/// here for the end of the process instead, as it does in 3.14.
+inline void take_gil_again(PyThreadState* state) {
+  try {
+    PyEval_RestoreThread(state);
+  } catch (...) {
+    wait_for_end_of_process();
+  }
+}
 
 /// Holds the GIL for a scope, on any thread, whether or not the thread holds it already. REQUIRES:
 /// the interpreter lives, and is not finalising unless this thread finalises it.
@@ -27,7 +41,7 @@ class GilPause {
  public:
   GilPause() : state_(PyGILState_Check() == 1 ? PyEval_SaveThread() : nullptr) {}
   ~GilPause() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
+    if (state_ != nullptr) take_gil_again(state_);
   }
   GilPause(const GilPause&) = delete;
   GilPause& operator=(const GilPause&) = delete;

@@ -19,4 +19,8 @@ void skip_registered_exit_handlers() {
       nullptr);
 }
 
+void wait_for_end_of_process() {
+  while (true) ::pause();
+}
+
 }  // namespace kvc

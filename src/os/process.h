@@ -13,4 +13,7 @@ std::int64_t process_id();
 /// would pull memory from under a thread that is stuck in it.
 void skip_registered_exit_handlers();
 
+/// The calling thread waits for the end of the process, and does nothing else any more.
+[[noreturn]] void wait_for_end_of_process();
+
 }  // namespace kvc

@@ -314,7 +314,7 @@ print(data.decode())
 """
 
 
-def test_equal_keys_in_every_kind_of_process(tmp_path: Path) -> None:
+def test_b93_equal_keys_in_every_kind_of_process(tmp_path: Path) -> None:
     """B13, B93: hash seeds, spawn and fork; what schedulers plan and what workers store."""
     model = make_model(tmp_path / "model", Shape())
     base = {"TEST_MODEL": str(model), "TEST_TOKENS": json.dumps(TOKENS)}
@@ -362,7 +362,7 @@ print("ok")
 """
 
 
-def test_a_fork_after_use(tmp_path: Path) -> None:
+def test_b93_a_fork_after_use(tmp_path: Path) -> None:
     """B93: the child of a process with connectors is not harmed, nor is the parent."""
     model = make_model(tmp_path / "model", Shape())
     environment = clean_environment(TEST_MODEL=str(model), TEST_TOKENS=json.dumps(TOKENS))
@@ -429,3 +429,30 @@ def test_an_error_that_is_kept_keeps_nothing_alive(make_engine: MakeEngine) -> N
     engine.close()
     wait_until(lambda: threads() == 0)
     assert kept.value is not also_kept.value
+
+
+DAEMON_AT_EXIT = """
+import threading
+from mooncake_trtllm import _native
+class Late:  # keeps the ending interpreter busy until the thread comes back from the core
+    def __init__(self):
+        self.wait = threading.Event().wait
+    def __del__(self):
+        self.wait(0.3)
+late = Late()
+tokens = list(range(100_000))
+inside = threading.Event()
+def call():
+    while True:
+        chain = _native.BlockChain(32)
+        inside.set()
+        chain.append(tokens)
+threading.Thread(target=call, daemon=True).start()
+inside.wait()
+print("ok", flush=True)
+"""
+
+
+def test_a_daemon_thread_inside_the_core_does_not_abort_the_exit() -> None:
+    """It is not given the GIL any more, and must not be unwound through frames of C++."""
+    assert run_python(DAEMON_AT_EXIT).stdout.strip() == "ok"
