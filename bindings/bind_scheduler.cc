@@ -63,10 +63,10 @@ std::size_t query(SchedulerObject& scheduler, RequestId id, nb::handle tokens,
       .tokens;
 }
 
-void allocated(SchedulerObject& scheduler, RequestId id, nb::handle slots) {
+bool allocated(SchedulerObject& scheduler, RequestId id, nb::handle slots) {
   const std::vector<SlotIndex> converted = to_slots(slots);
   const GilRelease release;
-  scheduler->allocated(id, converted);
+  return scheduler->allocated(id, converted);
 }
 
 nb::bytes plan_step(SchedulerObject& scheduler, const std::vector<StepTuple>& batch) {
@@ -123,7 +123,8 @@ void bind_scheduler(nb::module_& m) {
            "Tokens promised; `load_budget` bounds the blocks of one step.")
       .def("allocated", &allocated, "request"_a, "slots"_a,
            nb::sig("def allocated(self, request: int, slots: collections.abc.Sequence[int]) -> "
-                   "None"))
+                   "bool"),
+           "False if nothing is known of the request: its promise will not be loaded.")
       .def("plan_step", &plan_step, "batch"_a,
            nb::sig("def plan_step(self, batch: list[tuple[int, bool, "
                    "collections.abc.Sequence[int], collections.abc.Sequence[int], int, int]]) -> "

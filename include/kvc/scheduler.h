@@ -103,8 +103,9 @@ class Scheduler {
                       bool lookup = true);
 
   /// The pages of the whole prompt (more may follow). Unknown ids are ignored. A prompt whose pages
-  /// do not cover it is served as far as they reach and never saved.
-  void allocated(RequestId id, std::span<const SlotIndex> slots);
+  /// do not cover it is served as far as they reach and never saved. False if nothing is known of
+  /// the request, or no longer: what was promised to it will not be loaded.
+  bool allocated(RequestId id, std::span<const SlotIndex> slots);
 
   /// Loads of every request allocated since the last plan, in this batch or not, each exactly once;
   /// saves of the blocks of this batch that the coming pass completes, each once per allocation.

@@ -281,7 +281,9 @@ class Scheduler:
     ) -> int:
         """Tokens promised; `load_budget` bounds the blocks of one step."""
 
-    def allocated(self, request: int, slots: Sequence[int]) -> None: ...
+    def allocated(self, request: int, slots: Sequence[int]) -> bool:
+        """False if nothing is known of the request: its promise will not be loaded."""
+
     def plan_step(
         self, batch: list[tuple[int, bool, Sequence[int], Sequence[int], int, int]]
     ) -> bytes:

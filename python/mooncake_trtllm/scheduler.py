@@ -200,21 +200,20 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
         self._allocated(request, read_slots_by_group, block_ids_by_layer_group)
 
     def _allocated(self, request: Any, read: Callable[[Any], list[int]], block_ids: Any) -> None:
-        core = self._resources.core()
-        if core is None:
-            return
         request_id = read_request_id(request)
         promised = request_id in self._promised
         self._promised.pop(request_id, None)
+        core = self._resources.core()
+        known = False
         try:
-            core.allocated(request_id, read(block_ids))
-        except Exception:
-            if promised:
+            known = core is not None and core.allocated(request_id, read(block_ids))
+        finally:
+            if promised and known:
+                self._owed.add(request_id)
+            elif promised:
                 self._broken.add(request_id)
-                core.finished(request_id)
-            raise
-        if promised:
-            self._owed.add(request_id)
+                if core is not None:
+                    core.finished(request_id)
 
     @total(lambda: False)
     def request_finished(
@@ -240,9 +239,7 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
     @total(lambda: None)
     def request_reset(self, request: Any, *_args: Any) -> None:
         """Forget the request's pages; it will be queried again."""
-        core = self._resources.core()
-        if core is not None:
-            core.reset(read_request_id(request))
+        self._forget(request)
 
     @total(lambda: None)
     def cancel_load(self, request: Any, start: int, *_args: Any) -> None:
@@ -252,13 +249,15 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
             core.cancel_load(read_request_id(request), max(0, int(start)))
 
     def _forget(self, request: Any) -> None:
-        core = self._resources.core()
-        if core is None:
-            return
-        with contextlib.suppress(Bypass):  # without an id it was never known
+        try:
             request_id = read_request_id(request)
-            self._promised.pop(request_id, None)
-            self._owed.discard(request_id)
+        except Bypass:  # without an id it was never known
+            return
+        self._promised.pop(request_id, None)
+        self._owed.discard(request_id)
+        self._broken.discard(request_id)
+        core = self._resources.core()
+        if core is not None:
             core.finished(request_id)
 
     # The life of a step ------------------------------------------------------------------------
@@ -267,8 +266,9 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
         """Return the plan of the step, in bytes; with it the requests that cannot be loaded."""
         if scheduler_output is None:  # no batch: what is owed stays owed
             return b""
-        core = self._resources.core()
+        core = None
         try:
+            core = self._resources.core()
             plan = b"" if core is None else self._plan_step(core, scheduler_output)
         except Exception:  # noqa: BLE001 - nothing may leave a callback
             log.exception("no plan for this step; promised loads fail")

@@ -68,7 +68,7 @@ struct Scheduler::Impl {
   void begin_step() KVC_REQUIRES(mutex);
   void count_lookup(std::size_t blocks, const PrefixLookup& found) KVC_EXCLUDES(mutex);
 
-  void allocated(RequestId id, std::span<const SlotIndex> slots) KVC_EXCLUDES(mutex);
+  bool allocated(RequestId id, std::span<const SlotIndex> slots) KVC_EXCLUDES(mutex);
   void plan_loads(StepPlan* plan) KVC_REQUIRES(mutex);
   void plan_saves(std::span<const StepRequest> batch, StepPlan* plan) KVC_REQUIRES(mutex);
 
@@ -222,10 +222,10 @@ void Scheduler::Impl::forget(RequestId id) {
   drop(id);
 }
 
-void Scheduler::Impl::allocated(RequestId id, std::span<const SlotIndex> slots) {
+bool Scheduler::Impl::allocated(RequestId id, std::span<const SlotIndex> slots) {
   const MutexLock lock(mutex);
   TrackedRequest* request = tracker.find(id);
-  if (request == nullptr) return;
+  if (request == nullptr) return false;
   // Room first: once loads are owed, nothing may keep them from the next plan.
   const bool owed_before = request->owes_loads();
   if (!owed_before) owing_loads.push_back(id);
@@ -238,6 +238,7 @@ void Scheduler::Impl::allocated(RequestId id, std::span<const SlotIndex> slots) 
                     "per block");
   }
   if (!request->owes_loads()) std::erase(owing_loads, id);
+  return true;
 }
 
 void Scheduler::Impl::plan_loads(StepPlan* plan) {
@@ -280,12 +281,14 @@ Result<Offer> Scheduler::query(RequestId id, const RequestContent& content,
   return Offer{};
 }
 
-void Scheduler::allocated(RequestId id, std::span<const SlotIndex> slots) {
+bool Scheduler::allocated(RequestId id, std::span<const SlotIndex> slots) {
   try {
-    impl_->allocated(id, slots);
+    return impl_->allocated(id, slots);
   } catch (const std::exception& error) {
     log_quietly(*impl_->logger, LogLevel::kError, error.what());
   }
+  impl_->forget(id);
+  return false;
 }
 
 StepPlan Scheduler::plan_step(std::span<const StepRequest> batch) {

@@ -171,6 +171,37 @@ TEST(SchedulerSaves, HolesKeepTheirPlace) {
   EXPECT_EQ(life.plan.saves[1].block, names[2]);
 }
 
+TEST(SchedulerSaves, RequestWithAPageForTwoBlocksIsNeverSaved) {
+  SchedulerFixture world;
+  for (const Slots& slots : {Slots{5, 5, 5, 5}, Slots{7, 8, 9, 7}}) {
+    Life life(world, 1, make_tokens(4 * B), 0);
+    life.slots() = slots;
+    life.query();
+    life.allocate();
+    EXPECT_EQ(life.begin(0, 4 * B), Slots{}) << "told with the allocation";
+  }
+  Life reported(world, 2, make_tokens(2 * B), 2);
+  reported.query();
+  reported.allocate();
+  reported.slots() = {100, 100};
+  EXPECT_EQ(reported.begin(0, 2 * B), Slots{}) << "told with the first report";
+  Life grown(world, 3, make_tokens(2 * B), 2);
+  grown.query();
+  grown.allocate();
+  EXPECT_EQ(grown.begin(0, 2 * B), (Slots{100, 101}));
+  EXPECT_EQ(grown.go_on(2 * B, B, make_tokens(B), {100}), Slots{}) << "told while it decodes";
+}
+
+TEST(SchedulerSaves, PositionBeyondTheKnownTokensSavesNothing) {
+  SchedulerFixture world;
+  for (const std::size_t position : {2 * B + 1, std::numeric_limits<std::size_t>::max()}) {
+    Life life(world, 1, make_tokens(2 * B), 2);
+    life.query();
+    life.allocate();
+    EXPECT_EQ(life.begin(position, B), Slots{});
+  }
+}
+
 TEST(SchedulerSaves, BlockComputedWithoutAPageIsNeverSaved) {
   SchedulerFixture world;
   Life life(world, 1, make_tokens(2 * B), 2);

@@ -473,6 +473,21 @@ TEST(Scheduler, PromiseIsNotForgottenWhileItMayHaveToBeKept) {
   EXPECT_EQ(world.query(5, tokens).blocks, 1u);
 }
 
+TEST(Scheduler, AllocationOfWhatIsNotKnownIsToldSo) {
+  SchedulerFixture world(1, 2);
+  const std::vector<Token> tokens = make_tokens(2 * kBlockTokens);
+  world.publish(names_of(tokens));
+  EXPECT_FALSE(world.scheduler->allocated(1, make_slots(2)));
+  ASSERT_EQ(world.query(1, tokens).blocks, 1u);
+  EXPECT_TRUE(world.scheduler->allocated(1, make_slots(2)));
+  // The promise of 2 is open for so long that it must give way.
+  ASSERT_EQ(world.query(2, tokens).blocks, 1u);
+  for (int i = 0; i < 3; ++i) world.plan();
+  world.query(3, tokens);
+  world.query(4, tokens);
+  EXPECT_FALSE(world.scheduler->allocated(2, make_slots(2)));
+}
+
 TEST(Scheduler, PromisesThatNobodyTookAreForgottenInTime) {
   SchedulerFixture world(1, 2);
   const std::vector<Token> tokens = make_tokens(2 * kBlockTokens);
@@ -543,6 +558,32 @@ TEST(Scheduler, FailureInsideAQueryOffersNothing) {
 }
 
 // Rows of the fault log.
+
+TEST(FaultKinds, B03_ScopedLookupAsksForNoPlainKey) {
+  SchedulerFixture world;
+  const std::vector<Token> tokens = make_tokens(4 * kBlockTokens);
+  const std::vector<BlockHash> plain = names_of(tokens);
+  world.publish(plain);
+  const RequestScope scopes[] = {{.cache_salt = "a", .lora = {}},
+                                 {.cache_salt = "", .lora = {}},
+                                 {.cache_salt = std::int64_t{0}, .lora = {}},
+                                 {.cache_salt = {}, .lora = "a"}};
+  for (const RequestScope& scope : scopes) {
+    const Result<Offer> offer = world.scheduler->query(
+        1, {.tokens = tokens, .prompt_tokens = tokens.size(), .scope = scope, .media = {}}, 0);
+    ASSERT_TRUE(offer.ok());
+    EXPECT_EQ(offer->blocks, 0u);
+  }
+  EXPECT_EQ(world.store->count(StoreOp::kExists), std::size(scopes));
+  for (const auto& call : world.store->calls()) {
+    for (const std::string& key : call.keys) {
+      for (const BlockHash& name : plain) {
+        EXPECT_NE(key, world.keys.manifest(name));
+        EXPECT_NE(key, world.keys.shard(name, 0));
+      }
+    }
+  }
+}
 
 TEST(FaultKinds, B18_OneTokenIsLeftToCompute) {
   constexpr std::size_t B = kBlockTokens;

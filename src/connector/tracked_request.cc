@@ -1,6 +1,7 @@
 #include "connector/tracked_request.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/planted.h"
@@ -36,6 +37,15 @@ bool TrackedRequest::pages_fit_prompt() const {
   return exact_pages_ ? needed == slots_.size() : needed <= slots_.size();
 }
 
+/// A page that stands for two blocks holds what was written last.
+bool TrackedRequest::pages_differ() const {
+  std::vector<SlotIndex> pages;
+  pages.reserve(slots_.size());
+  std::ranges::copy_if(slots_, std::back_inserter(pages), [](SlotIndex s) { return s >= 0; });
+  std::ranges::sort(pages);
+  return std::ranges::adjacent_find(pages) == pages.end();
+}
+
 bool TrackedRequest::allocated(std::span<const SlotIndex> slots, bool exact_pages) {
   slots_.assign(slots.begin(), slots.end());
   exact_pages_ = exact_pages;
@@ -58,7 +68,7 @@ bool TrackedRequest::allocated(std::span<const SlotIndex> slots, bool exact_page
   } else {
     promised_tokens_ = 0;
   }
-  pages_fit_ = pages_fit_prompt();
+  pages_fit_ = pages_fit_prompt() && pages_differ();
   savable_ = reaches && pages_fit_;
   return savable_;
 }
@@ -89,6 +99,8 @@ void TrackedRequest::cancel_from(std::size_t start_tokens) {
 void TrackedRequest::report(const StepRequest& step, std::vector<PageTask>* saves) {
   const bool first_report = step.is_new && !reported_;
   begin_report(step);
+  // Tokens beyond those that are known cannot have been computed: nothing of this fits together.
+  if (step.computed_tokens > chain_.tokens().size()) never_save();
   if (!savable_) return;
 
   const std::size_t valid = tokens_valid_after(step, first_report);
@@ -120,12 +132,15 @@ void TrackedRequest::begin_report(const StepRequest& step) {
     }
     reported_ = true;
     slots_.assign(step.new_slots.begin(), step.new_slots.end());
-    if (!adopt_tokens(step.new_tokens)) never_save();
+    if (!adopt_tokens(step.new_tokens) || !pages_differ()) never_save();
     return;
   }
   // A delta to a report that never came cannot be placed.
   if (!reported_) never_save();
-  slots_.insert(slots_.end(), step.new_slots.begin(), step.new_slots.end());
+  for (const SlotIndex slot : step.new_slots) {
+    if (slot >= 0 && std::ranges::find(slots_, slot) != slots_.end()) never_save();
+    slots_.push_back(slot);
+  }
   if (savable_ && !chain_.append(step.new_tokens).ok()) never_save();
 }
 

@@ -136,7 +136,7 @@ def test_service_resumes_after_a_hang(
 
 
 @pytest.mark.parametrize("reaction", ["down", "back off", "stale", "caller bug", "miss"])
-def test_a_store_that_only_fails(reaction: str, make_engine: MakeEngine, gate: Gate) -> None:
+def test_b47_a_store_that_only_fails(reaction: str, make_engine: MakeEngine, gate: Gate) -> None:
     engine = make_engine()
     gate.answer_with(reaction)
     for _ in range(3):
@@ -148,7 +148,7 @@ def test_a_store_that_only_fails(reaction: str, make_engine: MakeEngine, gate: G
     gate.answer_with("ok")
 
 
-def test_the_gil_is_free_while_a_callback_waits(
+def test_b74_the_gil_is_free_while_a_callback_waits(
     make_engine: MakeEngine, gate: Gate, environment: pytest.MonkeyPatch
 ) -> None:
     """B74: a ticking thread goes on during each kind of call that waits for a slow store."""
@@ -465,3 +465,66 @@ def test_a_scheduler_that_ended_fails_what_it_owes(make_engine: MakeEngine) -> N
     with pytest.raises(KvConnectorLoadError) as caught:
         engine.worker.start_load_kv(None)
     assert caught.value.request_ids == [promised.request_id]
+
+
+def test_a_scheduler_that_ended_before_the_allocation_fails_what_it_promised(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    bound = promised.bound()
+    assert engine.scheduler.get_num_new_matched_tokens(bound, 0)[0]
+    engine.scheduler.close()
+    engine.scheduler.update_state_after_alloc(bound, list(range(8)))
+    engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(SimpleNamespace()))
+    with pytest.raises(KvConnectorLoadError) as caught:
+        engine.worker.start_load_kv(None)
+    assert caught.value.request_ids == [promised.request_id]
+
+
+def test_a_promise_that_was_forgotten_fails_closed(make_engine: MakeEngine) -> None:
+    """An allocation that comes when the record of its promise is gone is not loaded."""
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    bound = promised.bound()
+    assert engine.scheduler.get_num_new_matched_tokens(bound, 0)[0]
+    for _ in range(3):
+        engine.scheduler.build_connector_meta(SimpleNamespace())
+    for _ in range(8192):  # as many as are tracked
+        engine.scheduler.get_num_new_matched_tokens(request([1] * 9).bound(), 0)
+    engine.scheduler.update_state_after_alloc(bound, list(range(8)))
+    engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(SimpleNamespace()))
+    with pytest.raises(KvConnectorLoadError) as caught:
+        engine.worker.start_load_kv(None)
+    assert caught.value.request_ids == [promised.request_id]
+
+
+def test_a_request_that_ended_owes_nothing(make_engine: MakeEngine) -> None:
+    """Its loads could not be planned, but nobody waits for them any more."""
+    engine = make_engine()
+    engine.serve(request())
+    for end in (engine.scheduler.request_reset, engine.scheduler.request_finished):
+        promised = request()
+        bound = promised.bound()
+        assert engine.scheduler.get_num_new_matched_tokens(bound, 0)[0]
+        engine.scheduler.update_state_after_alloc(bound, ["not a page"])
+        end(bound, [])
+        engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(SimpleNamespace()))
+        engine.worker.start_load_kv(None)
+
+
+def test_a_page_that_stands_for_two_blocks_is_never_stored(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    one = request()
+    engine.scheduler.get_num_new_matched_tokens(one.bound(), 0)
+    pages = [5] * 8
+    engine.scheduler.update_state_after_alloc(one.bound(), pages)
+    engine.worker.bind_connector_meta(
+        engine.scheduler.build_connector_meta(step(engine, one, pages))
+    )
+    engine.worker.start_load_kv(None)
+    engine.worker.wait_for_save(None)
+    assert engine.drain()
+    assert engine.worker.stats()["blocks_saved"] == 0
