@@ -215,7 +215,8 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
                 self._unusable, self._may_save = None, True
 
     def _bind(self, metadata: Any) -> None:
-        plan, failed = metadata, ()
+        plan: Any = metadata
+        failed: Any = ()
         if isinstance(metadata, tuple):
             plan, failed = metadata
         if plan is not None and not isinstance(plan, bytes):

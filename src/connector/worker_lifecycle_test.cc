@@ -68,7 +68,7 @@ TEST(Worker, BlockAboveTheStoresLimitIsRefusedAtTheStart) {
   EXPECT_NE(status.message().find("the store takes at most 1000"), std::string::npos);
 }
 
-TEST(Worker, StoreThatRefusesTheStagingMemoryIsTold) {
+TEST(FaultKinds, B75_StoreThatRefusesTheStagingMemoryIsTold) {
   WorkerWorld world;
   Result<std::unique_ptr<Worker>> worker = Worker::create(world.options, world.parts());
   world.memory->close(Deadline{});

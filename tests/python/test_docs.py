@@ -317,6 +317,43 @@ def test_messages_of_the_guide_are_in_the_code() -> None:
     assert not missing
 
 
+# Kinds of faults ------------------------------------------------------------------------------
+
+# Rows of the log that the page is about, by section.
+FAULT_KINDS = {
+    "A": "B01 B02 B03 B04 B05 B06 B08 B09 B10 B11",
+    "B": "B13 B16 B17",
+    "C": "B18 B19 B20 B21 B23",
+    "D": "B25 B26 B27 B28 B29 B30 B34 B35 B36 B37",
+    "E": "B38 B40 B41 B42 B46 B47 B48 B50",
+    "F": "B52 B53 B54 B55 B56",
+    "G": "B57 B58 B60",
+    "H": "B62 B63 B65",
+    "I": "B66 B68 B69 B71 B72 B74 B75 B77",
+    "J": "B78 B79 B82",
+    "K": "B83 B85 B86 B87",
+    "L": "B89 B90",
+    "M": "B93 B94",
+}
+# Sections whose kinds must have a test named after the row, or a reason why they do not apply.
+NAMED_AFTER_THEIR_ROW = "ABCGIM"
+
+
+def test_every_kind_of_fault_has_its_row() -> None:
+    """That the tests exist is checked by a rule of tests/repo_rules."""
+    page = (ROOT / "docs" / "contract" / "fault-kinds.md").read_text()
+    sections = re.findall(r"^## (\w)\. ", page, flags=re.MULTILINE)
+    found = dict(zip(sections, tables(page, "row"), strict=True))
+    assert {letter: " ".join(rows) for letter, rows in found.items()} == FAULT_KINDS
+    for letter, rows in found.items():
+        for name, row in rows.items():
+            tests = re.findall(r"`(?:[\w/.]+::|\w+\.)(\w+)`", row["tests"])
+            reason = row["tests"].partition("Does not apply: ")[2]
+            assert tests or reason, name
+            if letter in NAMED_AFTER_THEIR_ROW and not reason:
+                assert any(re.match(rf"(?i)(?:test_)?{name}_", test) for test in tests), name
+
+
 # Output fields --------------------------------------------------------------------------------
 
 TYPES: dict[str, tuple[type, ...]] = {

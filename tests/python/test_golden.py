@@ -104,7 +104,7 @@ print(json.dumps(names))
 
 
 @pytest.mark.parametrize("seed", HASH_SEEDS)
-def test_equal_names_in_every_process(seed: str) -> None:
+def test_b13_equal_names_in_every_process(seed: str) -> None:
     """B13: no value of a process, such as Python's hash seed, enters a name."""
     import os
 

@@ -93,7 +93,7 @@ def test_a_put_of_an_existing_key_keeps_the_old_bytes(running: LocalStore) -> No
         assert store.remove(["existing"]) == ["ok"]
 
 
-def test_a_half_written_key_is_a_miss_and_takes_puts(running: LocalStore) -> None:
+def test_b66_a_half_written_key_is_a_miss_and_takes_puts(running: LocalStore) -> None:
     writer = raw_client(running.master_address)
     with opened(running.master_address) as store:
         assert list(writer.batch_put_session_start(["half"], [100])) == [0]
@@ -109,7 +109,7 @@ def test_a_half_written_key_is_a_miss_and_takes_puts(running: LocalStore) -> Non
     writer.close()
 
 
-def test_objects_outlive_the_client_that_put_them(running: LocalStore) -> None:
+def test_b72_objects_outlive_the_client_that_put_them(running: LocalStore) -> None:
     with opened(running.master_address) as writer:
         writer.put([("outlives", b"bytes")])
     with opened(running.master_address) as reader:
@@ -308,7 +308,7 @@ def test_a_hung_master_is_down_and_then_back(mortal: LocalStore) -> None:
         guarded.close(5.0)
 
 
-def test_a_restarted_master_has_forgotten_everything_and_serves_again(
+def test_b71_a_restarted_master_has_forgotten_everything_and_serves_again(
     mortal: LocalStore, tmp_path: Path
 ) -> None:
     command = Path(f"/proc/{mortal.master_pid}/cmdline").read_bytes().split(b"\0")[:-1]

@@ -120,7 +120,7 @@ TEST(Canary, OtherBytesAreRejected) {
   EXPECT_TRUE(rig.cluster->keys().empty()) << "the bad object was left in the store";
 }
 
-TEST(Canary, ObjectThatVanishesOrShrinksIsRejected) {
+TEST(Canary, B77_ObjectThatVanishesOrShrinksIsRejected) {
   Rig rig;
   rig.answer("batch_is_exist", {{0}, {}});
   rig.expect_failure(Code::kUnavailable, "not there");

@@ -48,7 +48,7 @@ SPANS = [(17, 3), (16, 8), (14, 4), (15, 2), (20, 24), (24, 16), (0, 8), (0, 1)]
 
 
 @pytest.mark.parametrize(("start", "length"), SPANS)
-def test_another_image_never_hits(start: int, length: int, make_engine: MakeEngine) -> None:
+def test_b04_another_image_never_hits(start: int, length: int, make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.serve(request(start, length, ONE))
     untouched = start // BLOCK
@@ -87,7 +87,7 @@ def test_the_same_image_elsewhere_misses(make_engine: MakeEngine) -> None:
 
 @pytest.mark.parametrize("equal_bits", [16, 32, 64, 255])
 @pytest.mark.parametrize("end", ["low", "high"])
-def test_no_part_of_a_digest_is_left_out(
+def test_b05_no_part_of_a_digest_is_left_out(
     equal_bits: int, end: str, make_engine: MakeEngine
 ) -> None:
     """B05: digests that agree in their low, or in their high, bits."""
@@ -100,7 +100,7 @@ def test_no_part_of_a_digest_is_left_out(
     assert engine.lookup(request(16, 8, ONE)) == 60 // BLOCK
 
 
-def test_many_digests_never_collide() -> None:
+def test_b05_many_digests_never_collide() -> None:
     rng = np.random.default_rng(5)
     names = set()
     for digest in rng.integers(0, 256, (100_000, 32), np.uint8):
@@ -132,7 +132,7 @@ MALFORMED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", MALFORMED, ids="-".join)
-def test_malformed_media_is_not_cached_at_all(
+def test_b06_malformed_media_is_not_cached_at_all(
     changes: dict[str, Any], make_engine: MakeEngine
 ) -> None:
     """B06: it never falls back to the names of plain text, in neither direction."""

@@ -200,7 +200,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_instances_share_nothing(
+def test_b09_other_instances_share_nothing(
     name: str, make_engine: MakeEngine, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """One difference alone, of anything that decides bytes: 0 hits each way; none: full hits."""

@@ -47,7 +47,7 @@ NEVER = (
 BOTH = (MooncakeKvCacheConnectorScheduler, MooncakeKvCacheConnectorWorker)
 
 
-def test_methods_are_defined_by_the_classes() -> None:
+def test_b94_methods_are_defined_by_the_classes() -> None:
     for cls, names in zip(BOTH, (SCHEDULER, WORKER), strict=True):
         for name in names:
             assert inspect.isfunction(inspect.getattr_static(cls, name)), name
