@@ -21,7 +21,8 @@ __all__ = ["StoreLease", "StoreRegistry", "stores"]
 # A call that is given up occupies one of the threads until it returns.
 _GUARD_THREADS = 8
 _MAX_ABANDONED = 4
-_CLOSE_TIMEOUT_S = 2.0
+# Twice at the end of the last connector, in addition to what that takes itself: see worker.py.
+_CLOSE_TIMEOUT_S = 0.5
 
 _MOONCAKE_TEXTS = (
     "MOONCAKE_MASTER",

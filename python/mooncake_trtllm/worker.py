@@ -21,7 +21,8 @@ from mooncake_trtllm.shim import WorkerBase
 
 __all__ = ["MooncakeKvCacheConnectorWorker"]
 
-# Bounds of what ends with the connector; together below the bound of a callback.
+# Bounds of what ends with the connector; together, and with those of its store, below the bound of a
+# callback, since the last reference may go in one.
 _DRAIN_AT_END_S = 2.0
 _CLOSE_S = 1.0
 _SAVE_DEADLINE_S = 10.0

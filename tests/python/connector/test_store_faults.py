@@ -99,6 +99,22 @@ def test_every_callback_is_bounded_with_every_call_hung(
     assert timed.longest < CALLBACK_BOUND_S
 
 
+def test_the_end_is_bounded_with_every_call_hung(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last reference may go in a callback, with hung saves and an abandoned call."""
+    gates = gate_stores(monkeypatch)
+    engine = make_engine()
+    engine.serve(request())
+    gates[0].close_gate()
+    assert engine.lookup(request()) == 0
+    assert engine.run(request([*TOKENS[:5], 7, *TOKENS[6:]])) == 0
+    timed = Timer()
+    timed(engine.close)
+    assert timed.longest < CALLBACK_BOUND_S
+    gates[0].open_gate()
+
+
 def test_wait_for_save_does_not_wait(make_engine: MakeEngine, gate: Gate) -> None:
     engine = make_engine()
     one = request()
