@@ -21,8 +21,8 @@ from mooncake_trtllm.shim import WorkerBase
 
 __all__ = ["MooncakeKvCacheConnectorWorker"]
 
-# Bounds of what ends with the connector; together, and with those of its store, below the bound of a
-# callback, since the last reference may go in one.
+# Bounds of what ends with the connector; together, and with those of its store, below the bound of
+# a callback, since the last reference may go in one.
 _DRAIN_AT_END_S = 2.0
 _CLOSE_S = 1.0
 _SAVE_DEADLINE_S = 10.0
@@ -235,34 +235,38 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
         """Load the promised blocks. Raises KvConnectorLoadError if one is not in place."""
         # Whoever keeps the error keeps this frame, which must not keep the core alive.
         with self._resources.turn:
-            problem = self._load(stream)
+            # Until it is done: whoever goes on after a Ctrl-C has no pages to go on with.
+            unusable, self._unusable = self._unusable, "loading was interrupted"
+            may_save, self._may_save = self._may_save, False
+            problem = self._unusable_plan(unusable) if unusable else self._load(stream, may_save)
+            self._unusable = None
         if problem is not None:
             raise problem
 
-    def _load(self, stream: Any) -> KvConnectorLoadError | None:
+    def _unusable_plan(self, reason: str) -> KvConnectorLoadError:
+        self._is_bound, self._failed_requests = False, ()
+        return KvConnectorLoadError(
+            f"promised blocks may be missing: {reason}. Remedy: run the same version of the "
+            "connector on every rank, and retry the requests of this step"
+        )
+
+    def _load(self, stream: Any, may_save: bool) -> KvConnectorLoadError | None:
         core = self._resources.core
         was_bound, self._is_bound = self._is_bound, False
-        unusable, self._unusable = self._unusable, None
         failed, self._failed_requests = self._failed_requests, ()
-        # Whatever is computed from pages that were not filled must not be saved.
-        self._may_save = self._may_save and unusable is None and not failed
-        if unusable is not None:
-            return KvConnectorLoadError(
-                f"promised blocks may be missing: {unusable}. Remedy: run the same version of the "
-                "connector on every rank, and retry the requests of this step"
-            )
         failures: list[tuple[int, str, str, str]] = []
         if core is not None:
             try:
                 failures = core.load(_stream_handle(stream))
             except Exception as error:  # noqa: BLE001 - how far it came is not known
-                self._may_save = False
                 return KvConnectorLoadError(
                     f"the loads of this step failed: {error}. Remedy: retry the requests of this "
                     "step; they are computed anew"
                 )
         elif was_bound:  # and closed since, or forked
             failures = _loads_of(self._metadata)
+        # Whatever is computed from pages that were not filled must not be saved.
+        self._may_save = may_save and not failed
         return _load_error(failures, failed) if failures or failed else None
 
     def wait_for_layer_load(self, layer_idx: int, stream: Any) -> None:

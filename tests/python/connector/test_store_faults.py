@@ -483,6 +483,32 @@ def test_a_scheduler_that_ended_fails_what_it_owes(make_engine: MakeEngine) -> N
     assert caught.value.request_ids == [promised.request_id]
 
 
+def test_a_load_that_was_interrupted_is_not_taken_for_done(make_engine: MakeEngine) -> None:
+    """Ctrl-C leaves start_load_kv as what it is; who goes on all the same hears of it again."""
+
+    class Interrupted(Exploding):
+        def load(self, stream: int) -> Any:
+            raise KeyboardInterrupt
+
+    engine = make_engine()
+    worker = engine.worker
+    one = request()
+    worker.bind_connector_meta(engine.plan(one, *engine.start(one)))
+    real = worker._resources.core
+    worker._resources.core = Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        worker.start_load_kv(None)
+    worker._resources.core = real
+    del real
+    with pytest.raises(KvConnectorLoadError, match="interrupted"):
+        worker.start_load_kv(None)
+    worker.wait_for_save(None)
+    assert engine.drain()
+    assert worker.stats()["blocks_saved"] == 0
+    assert engine.serve(request()) == 0
+    assert engine.serve(request()) == FULL
+
+
 def test_a_scheduler_that_ended_before_the_allocation_fails_what_it_promised(
     make_engine: MakeEngine,
 ) -> None:
