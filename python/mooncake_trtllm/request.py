@@ -80,7 +80,7 @@ def read_request(request: Any, lora_ids: Mapping[int, str]) -> RequestContent:
     _refuse_unidentified(request)
     tokens = request.get_tokens(0)
     if not isinstance(tokens, list):
-        tokens = [int(token) for token in tokens]
+        tokens = [operator.index(token) for token in tokens]
     stated = _value(request, "prompt_len")
     prompt_tokens = len(tokens) if stated is None else _integer(stated)
     if prompt_tokens is None or not 0 < prompt_tokens <= len(tokens):
@@ -193,7 +193,7 @@ def _digest(words: Any) -> bytes:
 
 def read_slots(block_ids: Any) -> list[int]:
     """Return page indices as a list; None is no page."""
-    return [] if block_ids is None else [int(slot) for slot in block_ids]
+    return [] if block_ids is None else [operator.index(slot) for slot in block_ids]
 
 
 def read_slots_by_group(by_group: Any) -> list[int]:

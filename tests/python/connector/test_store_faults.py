@@ -350,18 +350,54 @@ def test_a_plan_is_not_replaced_while_it_is_loaded(make_engine: MakeEngine, gate
     engine.verify(promised, pages[:matched])
 
 
-def test_pages_that_are_none_fail_closed(make_engine: MakeEngine) -> None:
+@pytest.mark.parametrize(
+    "pages",
+    [
+        "not pages",
+        ["not a page"],
+        [1.5] * 8,
+        [None] * 8,
+        [[1, 2]],
+        [1 << 70] * 8,
+        [5] * 8,
+        [999] * 8,
+    ],
+    ids=repr,
+)
+def test_pages_that_are_none_fail_closed(pages: Any, make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.serve(request())
     promised = request()
     matched, _ = engine.scheduler.get_num_new_matched_tokens(promised.bound(), 0)
     assert matched
-    engine.scheduler.update_state_after_alloc(promised.bound(), ["not a page"])
+    engine.scheduler.update_state_after_alloc(promised.bound(), pages)
     meta = engine.scheduler.build_connector_meta(SimpleNamespace(new_requests=[]))
     engine.worker.bind_connector_meta(meta)
     with pytest.raises(KvConnectorLoadError) as caught:
         engine.worker.start_load_kv(None)
     assert caught.value.request_ids == [promised.request_id]
+
+
+TOKENS_OF_OTHERS: dict[str, Callable[[], Any]] = {
+    "fractions": lambda: np.array([t + 0.5 for t in TOKENS]),
+    "digits": lambda: "".join(str(t % 10) for t in TOKENS),
+    "too large": lambda: [1 << 31] * 61,
+    "texts": lambda: [str(t) for t in TOKENS],
+    "nothing": lambda: None,
+}
+
+
+@pytest.mark.parametrize("name", TOKENS_OF_OTHERS)
+def test_tokens_that_are_none_are_a_miss(name: str, make_engine: MakeEngine) -> None:
+    """They are not rounded to tokens that another prompt may have."""
+    engine = make_engine()
+    engine.serve(request())
+    engine.serve(request([t % 10 for t in TOKENS]))
+    bound = request().bound()
+    bound.get_tokens = lambda _: TOKENS_OF_OTHERS[name]()
+    assert engine.scheduler.get_num_new_matched_tokens(bound, 0) == (0, False)
+    engine.scheduler.update_state_after_alloc(bound, list(range(8)))
+    assert engine.scheduler.stats()["requests_tracked"] == 0
 
 
 def test_a_failing_log_handler_stays_inside(make_engine: MakeEngine) -> None:
