@@ -124,7 +124,7 @@ void bind_scheduler(nb::module_& m) {
       .def("allocated", &allocated, "request"_a, "slots"_a,
            nb::sig("def allocated(self, request: int, slots: collections.abc.Sequence[int]) -> "
                    "bool"),
-           "False if nothing is known of the request: its promise will not be loaded.")
+           "False if the request is not known: its promise is lost.")
       .def("plan_step", &plan_step, "batch"_a,
            nb::sig("def plan_step(self, batch: list[tuple[int, bool, "
                    "collections.abc.Sequence[int], collections.abc.Sequence[int], int, int]]) -> "

@@ -282,7 +282,7 @@ class Scheduler:
         """Tokens promised; `load_budget` bounds the blocks of one step."""
 
     def allocated(self, request: int, slots: Sequence[int]) -> bool:
-        """False if nothing is known of the request: its promise will not be loaded."""
+        """False if the request is not known: its promise is lost."""
 
     def plan_step(
         self, batch: list[tuple[int, bool, Sequence[int], Sequence[int], int, int]]

@@ -1,0 +1,413 @@
+"""Calls that no runtime makes, and failures inside: callbacks answer, promises fail closed."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.engine import Engine, Request
+
+from mooncake_trtllm import KvConnectorLoadError
+
+MakeEngine = Callable[..., Engine]
+TOKENS = [int(t) for t in np.random.default_rng(22).integers(0, 32000, 61)]
+FULL = 60 // 8
+_ids = itertools.count(1)
+
+
+def request(tokens: list[int] = TOKENS, **extra: Any) -> Request:
+    return Request(next(_ids), list(tokens), extra)
+
+
+def step(engine: Engine, one: Request, pages: list[int], matched: int = 0) -> SimpleNamespace:
+    data = SimpleNamespace(
+        request_id=one.request_id,
+        new_tokens=one.tokens,
+        new_block_ids=pages,
+        computed_position=0,
+        num_scheduled_tokens=len(one.tokens) - 8 * matched,
+    )
+    return SimpleNamespace(new_requests=[data], cached_requests=[])
+
+
+class Exploding:
+    """A core whose every method fails."""
+
+    def __getattr__(self, name: str) -> Any:
+        def fail(*args: Any, **kwargs: Any) -> Any:
+            raise RuntimeError(f"injected into {name}")
+
+        return fail
+
+
+def test_callbacks_are_total(make_engine: MakeEngine, caplog: pytest.LogCaptureFixture) -> None:
+    """I8: whatever fails inside, the runtime gets an answer, and hears of a lost promise."""
+    engine = make_engine()
+    scheduler, worker = engine.scheduler, engine.worker
+    one = request()
+    real_core, real_worker = scheduler._resources._core, worker._resources.core
+    scheduler._resources._core = Exploding()  # type: ignore[assignment]
+    worker._resources.core = Exploding()  # type: ignore[assignment]
+    try:
+        with caplog.at_level(logging.ERROR, "mooncake_trtllm"):
+            assert scheduler.get_num_new_matched_tokens(one.bound(), 0) == (0, False)
+            scheduler.update_state_after_alloc(one.bound(), [1])
+            scheduler.update_state_after_alloc_by_layer_group(one.bound(), [[1]])
+            assert scheduler.build_connector_meta(step(engine, one, [1])) == b""
+            assert scheduler.request_finished(one.bound(), [1]) is False
+            assert scheduler.request_finished_by_layer_group(one.bound(), [[1]]) is False
+            scheduler.request_reset(one.bound())
+            scheduler.cancel_load(one.bound(), 0, 8)
+            scheduler.wait_for_initialization()
+            worker.bind_connector_meta(b"")
+            with pytest.raises(KvConnectorLoadError, match="injected into bind"):
+                worker.start_load_kv(None)
+            worker._may_save = True
+            with pytest.raises(KvConnectorLoadError, match="injected into load"):
+                worker.start_load_kv(None)
+            worker.wait_for_layer_load(0, None)
+            worker.save_kv_layer(0, None)
+            worker.wait_for_save(None)
+            assert worker.get_finished([], []) == ([], [])
+        assert "injected into query" in caplog.text
+    finally:
+        scheduler._resources._core, worker._resources.core = real_core, real_worker
+        # The log keeps exceptions, which keep this frame: it must not keep the core alive.
+        del real_core, real_worker
+
+
+NONSENSE: list[Any] = [None, object(), SimpleNamespace(), SimpleNamespace(request_id="x"), 5, "x"]
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=repr)
+def test_nonsense_is_harmless(nonsense: Any, make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    scheduler, worker = engine.scheduler, engine.worker
+    assert scheduler.get_num_new_matched_tokens(nonsense, 0) == (0, False)
+    scheduler.update_state_after_alloc(nonsense, [1])
+    assert scheduler.request_finished(nonsense, None) is False
+    scheduler.request_reset(nonsense)
+    scheduler.cancel_load(nonsense, 0, 0)
+    scheduler.build_connector_meta(nonsense)
+    worker.wait_for_save(nonsense)
+    assert worker.get_finished(None, None) == ([], [])
+    assert engine.serve(request()) == 0
+    assert engine.serve(request()) == FULL
+
+
+METADATA_OF_OTHERS: list[Any] = [
+    5,
+    {},
+    "text",
+    (1,),
+    (b"", (), 3),
+    b"foreign",
+    [b""],
+    bytearray(b""),
+    (b"", 5),
+    (b"", None),
+    (b"", "ab"),
+    (b"", ([1],)),
+    (b"", np.array([1, 2])),
+]
+
+
+@pytest.mark.parametrize("meta", METADATA_OF_OTHERS, ids=repr)
+def test_metadata_of_others_fails_closed(meta: Any, make_engine: MakeEngine) -> None:
+    """What it promised is not known, so the step must not run as if nothing were missing."""
+    engine = make_engine()
+    engine.worker.bind_connector_meta(meta)
+    with pytest.raises(KvConnectorLoadError, match="Remedy"):
+        engine.worker.start_load_kv(None)
+    engine.worker.wait_for_save(None)
+    engine.worker.bind_connector_meta(None)
+    engine.worker.start_load_kv(None)
+
+
+def test_damaged_metadata_fails_closed(make_engine: MakeEngine) -> None:
+    """Cut anywhere, or with any byte altered."""
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    sound = engine.plan(promised, *engine.start(promised))
+    before = engine.pools[0].bytes.copy()
+    damaged = [sound[:length] for length in range(1, len(sound))]
+    for position in range(len(sound)):
+        damaged.append(sound[:position] + bytes([sound[position] ^ 0x10]) + sound[position + 1 :])
+    for meta in damaged:
+        engine.worker.bind_connector_meta(meta)
+        with pytest.raises(KvConnectorLoadError, match="Remedy"):
+            engine.worker.start_load_kv(None)
+        engine.worker.wait_for_save(None)
+    assert np.array_equal(engine.pools[0].bytes, before)
+
+
+def test_ids_may_come_in_any_container(make_engine: MakeEngine) -> None:
+    """An id that is not given back keeps its pages for ever."""
+    worker = make_engine().worker
+    for ids in ([7, 8, 7], (7, 8), np.array([7, 8]), {7: None, 8: None}, iter([7, 8])):
+        assert worker.get_finished(ids, []) == ([7, 8], [])
+    assert worker.get_finished(np.array([], int), None) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        "not pages",
+        ["not a page"],
+        [1.5] * 8,
+        [None] * 8,
+        [[1, 2]],
+        [1 << 70] * 8,
+        [5] * 8,
+        [999] * 8,
+    ],
+    ids=repr,
+)
+def test_pages_that_are_none_fail_closed(pages: Any, make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    matched, _ = engine.scheduler.get_num_new_matched_tokens(promised.bound(), 0)
+    assert matched
+    engine.scheduler.update_state_after_alloc(promised.bound(), pages)
+    meta = engine.scheduler.build_connector_meta(SimpleNamespace(new_requests=[]))
+    engine.worker.bind_connector_meta(meta)
+    with pytest.raises(KvConnectorLoadError) as caught:
+        engine.worker.start_load_kv(None)
+    assert caught.value.request_ids == [promised.request_id]
+
+
+TOKENS_OF_OTHERS: dict[str, Callable[[], Any]] = {
+    "fractions": lambda: np.array([t + 0.5 for t in TOKENS]),
+    "digits": lambda: "".join(str(t % 10) for t in TOKENS),
+    "too large": lambda: [1 << 31] * 61,
+    "texts": lambda: [str(t) for t in TOKENS],
+    "nothing": lambda: None,
+}
+
+
+@pytest.mark.parametrize("name", TOKENS_OF_OTHERS)
+def test_tokens_that_are_none_are_a_miss(name: str, make_engine: MakeEngine) -> None:
+    """They are not rounded to tokens that another prompt may have."""
+    engine = make_engine()
+    engine.serve(request())
+    engine.serve(request([t % 10 for t in TOKENS]))
+    bound = request().bound()
+    bound.get_tokens = lambda _: TOKENS_OF_OTHERS[name]()
+    assert engine.scheduler.get_num_new_matched_tokens(bound, 0) == (0, False)
+    engine.scheduler.update_state_after_alloc(bound, list(range(8)))
+    assert engine.scheduler.stats()["requests_tracked"] == 0
+
+
+def test_a_failing_log_handler_stays_inside(make_engine: MakeEngine) -> None:
+    class Failing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError("disk full")
+
+    handler = Failing()
+    logger = logging.getLogger("mooncake_trtllm")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        engine = make_engine()
+        assert engine.serve(request(prompt_embedding_table=object())) == 0
+        assert engine.serve(request()) == 0
+        assert engine.serve(request()) == FULL
+        assert engine.scheduler.get_num_new_matched_tokens(None, 0) == (0, False)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def test_a_plan_that_is_lost_fails_closed(make_engine: MakeEngine) -> None:
+    """The loads of allocated requests are owed: without a plan the workers must say so."""
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    matched, pages = engine.start(promised)
+    assert matched == FULL
+    scheduler = engine.scheduler
+    real = scheduler._resources._core
+    scheduler._resources._core = Exploding()  # type: ignore[assignment]
+    meta = scheduler.build_connector_meta(step(engine, promised, pages, matched))
+    scheduler._resources._core = real
+    del real
+    engine.worker.bind_connector_meta(meta)
+    with pytest.raises(KvConnectorLoadError) as caught:
+        engine.worker.start_load_kv(None)
+    assert caught.value.request_ids == [promised.request_id]
+
+
+def test_a_report_that_cannot_be_read_keeps_the_loads(make_engine: MakeEngine) -> None:
+    """Its request is loaded as promised, and never saved, since later deltas cannot be placed."""
+    engine = make_engine()
+    engine.serve(request(TOKENS[:33]))
+    promised = request()
+    matched, pages = engine.start(promised)
+    assert matched == 4
+    broken = step(engine, promised, pages, matched)
+    broken.new_requests[0].new_tokens = [2**40]
+    engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(broken))
+    engine.worker.start_load_kv(None)
+    engine.verify(promised, pages[:matched])
+    engine.worker.wait_for_save(None)
+    late = SimpleNamespace(
+        request_id=promised.request_id,
+        new_tokens=[1] * 40,
+        new_block_ids=[],
+        computed_position=61,
+        num_scheduled_tokens=40,
+    )
+    late_step = SimpleNamespace(new_requests=[], cached_requests=[late])
+    engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(late_step))
+    engine.worker.start_load_kv(None)
+    engine.worker.wait_for_save(None)
+    assert engine.drain()
+    assert engine.worker.stats()["blocks_saved"] == 4
+
+
+def test_a_plan_that_cannot_be_bound_saves_nothing(make_engine: MakeEngine) -> None:
+    """The plan before it is still bound then, but its pages may be another request's."""
+    engine = make_engine()
+    one = request()
+    _, pages = engine.start(one)
+    engine.worker.bind_connector_meta(engine.plan(one, 0, pages))
+    engine.worker.start_load_kv(None)
+    engine.worker.bind_connector_meta(b"not a plan")
+    with pytest.raises(KvConnectorLoadError):
+        engine.worker.start_load_kv(None)
+    engine.worker.wait_for_save(None)
+    assert engine.drain()
+    assert engine.worker.stats()["blocks_saved"] == 0
+
+
+def test_a_step_that_cannot_be_read_loses_no_load_silently(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    engine.start(promised)
+
+    class Unreadable:
+        @property
+        def new_requests(self) -> list[Any]:
+            raise RuntimeError("injected")
+
+    engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(Unreadable()))
+    with pytest.raises(KvConnectorLoadError) as caught:
+        engine.worker.start_load_kv(None)
+    assert caught.value.request_ids == [promised.request_id]
+    # And nothing of it comes later, when its pages may be another request's.
+    before = engine.pools[0].bytes.copy()
+    empty = SimpleNamespace(new_requests=[], cached_requests=[])
+    engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(empty))
+    engine.worker.start_load_kv(None)
+    assert np.array_equal(engine.pools[0].bytes, before)
+
+
+def test_a_scheduler_that_ended_fails_what_it_owes(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    engine.start(promised)
+    engine.scheduler.close()
+    empty = SimpleNamespace(new_requests=[], cached_requests=[])
+    engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(empty))
+    with pytest.raises(KvConnectorLoadError) as caught:
+        engine.worker.start_load_kv(None)
+    assert caught.value.request_ids == [promised.request_id]
+
+
+def test_a_load_that_was_interrupted_is_not_taken_for_done(make_engine: MakeEngine) -> None:
+    """Ctrl-C leaves start_load_kv as what it is; who goes on all the same hears of it again."""
+
+    class Interrupted(Exploding):
+        def load(self, stream: int) -> Any:
+            raise KeyboardInterrupt
+
+    engine = make_engine()
+    worker = engine.worker
+    one = request()
+    worker.bind_connector_meta(engine.plan(one, *engine.start(one)))
+    real = worker._resources.core
+    worker._resources.core = Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        worker.start_load_kv(None)
+    worker._resources.core = real
+    del real
+    with pytest.raises(KvConnectorLoadError, match="interrupted"):
+        worker.start_load_kv(None)
+    worker.wait_for_save(None)
+    assert engine.drain()
+    assert worker.stats()["blocks_saved"] == 0
+    assert engine.serve(request()) == 0
+    assert engine.serve(request()) == FULL
+
+
+def test_a_scheduler_that_ended_before_the_allocation_fails_what_it_promised(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    bound = promised.bound()
+    assert engine.scheduler.get_num_new_matched_tokens(bound, 0)[0]
+    engine.scheduler.close()
+    engine.scheduler.update_state_after_alloc(bound, list(range(8)))
+    engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(SimpleNamespace()))
+    with pytest.raises(KvConnectorLoadError) as caught:
+        engine.worker.start_load_kv(None)
+    assert caught.value.request_ids == [promised.request_id]
+
+
+def test_a_promise_that_was_forgotten_fails_closed(make_engine: MakeEngine) -> None:
+    """An allocation that comes when the record of its promise is gone is not loaded."""
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    bound = promised.bound()
+    assert engine.scheduler.get_num_new_matched_tokens(bound, 0)[0]
+    for _ in range(3):
+        engine.scheduler.build_connector_meta(SimpleNamespace())
+    for _ in range(8192):  # as many as are tracked
+        engine.scheduler.get_num_new_matched_tokens(request([1] * 9).bound(), 0)
+    engine.scheduler.update_state_after_alloc(bound, list(range(8)))
+    engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(SimpleNamespace()))
+    with pytest.raises(KvConnectorLoadError) as caught:
+        engine.worker.start_load_kv(None)
+    assert caught.value.request_ids == [promised.request_id]
+
+
+def test_a_request_that_ended_owes_nothing(make_engine: MakeEngine) -> None:
+    """Its loads could not be planned, but nobody waits for them any more."""
+    engine = make_engine()
+    engine.serve(request())
+    for end in (engine.scheduler.request_reset, engine.scheduler.request_finished):
+        promised = request()
+        bound = promised.bound()
+        assert engine.scheduler.get_num_new_matched_tokens(bound, 0)[0]
+        engine.scheduler.update_state_after_alloc(bound, ["not a page"])
+        end(bound, [])
+        engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(SimpleNamespace()))
+        engine.worker.start_load_kv(None)
+
+
+def test_a_page_that_stands_for_two_blocks_is_never_stored(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    one = request()
+    engine.scheduler.get_num_new_matched_tokens(one.bound(), 0)
+    pages = [5] * 8
+    engine.scheduler.update_state_after_alloc(one.bound(), pages)
+    engine.worker.bind_connector_meta(
+        engine.scheduler.build_connector_meta(step(engine, one, pages))
+    )
+    engine.worker.start_load_kv(None)
+    engine.worker.wait_for_save(None)
+    assert engine.drain()
+    assert engine.worker.stats()["blocks_saved"] == 0
