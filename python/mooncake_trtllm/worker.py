@@ -97,9 +97,10 @@ class _Resources:
             core.register_layout(keyspace, layout)
         except KvConnectorConfigError as error:
             raise KvConnectorConfigError(
-                f"the KV pool {list(pool.shape)} cannot be served: {error}. Remedy: raise "
-                f"MC_STAGING_BYTES (now {instance.settings.staging_bytes}) and with it "
-                f"MC_SAVE_QUEUE_BYTES (now {instance.settings.save_queue_bytes})"
+                f"the KV pool {list(pool.shape)} cannot be served: {error}. Remedy, for the "
+                f"staging: raise MC_STAGING_BYTES (now {instance.settings.staging_bytes}) and with "
+                f"it MC_SAVE_QUEUE_BYTES (now {instance.settings.save_queue_bytes}); for the "
+                f"memory back end: raise MC_MEMORY_BYTES (now {instance.settings.memory_bytes})"
             ) from error
         with self._lock:
             if self._ended:

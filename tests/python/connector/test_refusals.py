@@ -295,6 +295,17 @@ def test_a_pool_that_does_not_fit_the_staging_memory(
         make_engine(Shape(layers=16, head_size=32))
 
 
+def test_a_block_that_does_not_fit_the_store(
+    make_engine: MakeEngine, environment: pytest.MonkeyPatch
+) -> None:
+    environment.setenv("MC_MEMORY_BYTES", "1048577")
+    environment.setenv("MC_STAGING_BYTES", "64MB")
+    with pytest.raises(
+        KvConnectorConfigError, match=r"takes at most.*MC_MEMORY_BYTES \(now 1048577"
+    ):
+        make_engine(Shape(layers=64, heads=32, head_size=64))
+
+
 def test_a_store_that_cannot_be_reached(model: Path, environment: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
