@@ -127,7 +127,7 @@ def test_a_broken_model_folder_is_refused(
 def test_a_folder_whose_path_is_no_text_is_refused(
     environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    model = make_model(tmp_path / os.fsdecode(b"caf\xe9"), Shape())
+    model = make_model(tmp_path / os.fsdecode(b"M\xfcnchen"), Shape())
     refused(llm_args(model, Shape()), ["UTF-8", "rename"])
 
 
