@@ -1,6 +1,6 @@
 # One entry for people and for CI. Every target does its own set-up. Day to day: docs/hacking.md.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast bench lint format asan tsan clean
+.PHONY: help setup demo test test-fast bench crash-test lint format asan tsan clean
 VENV := .venv/bin
 
 help:
@@ -9,6 +9,7 @@ help:
 	@echo 'make test       all default suites, a real Mooncake Store included'
 	@echo 'make test-fast  hermetic tests, under two minutes after the build'
 	@echo 'make bench      ratios against raw baselines, into build/bench/results.json'
+	@echo 'make crash-test 500 writers of a file store are killed; what they leave is checked'
 	@echo 'make lint       ruff, mypy, codespell, clang-format, headers alone, clang-tidy'
 	@echo 'make format     apply ruff and clang-format'
 	@echo 'make asan tsan  C++ tests under sanitizers'
@@ -31,6 +32,9 @@ bench: setup
 	@cmake --build --preset release
 	@mkdir -p build/bench
 	@$(VENV)/python bench/run.py --out build/bench/results.json
+
+crash-test: setup
+	@$(VENV)/python tests/python/support/crash.py --kills 500
 
 lint: setup
 	@$(VENV)/python scripts/lint.py

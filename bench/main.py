@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("identity", "memory", "mooncake")
+PARTS = ("identity", "memory", "file", "mooncake")
 IDENTITY_LIMIT = 2.0
 MOONCAKE_AIM = 0.90
 # The memory store copies each byte into or out of itself as the baseline does; checksum, one more
 # copy and the commit of tiny objects come on top.
 MEMORY_AIM = 0.20
+# A load reads into staging and copies to the page, as the baseline does; lookup and checksum come on
+# top.
+FILE_AIM = 0.85
 SEED = 20240501
 
 
@@ -82,6 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     runners: dict[str, Callable[[], dict[str, Entry]]] = {
         "identity": lambda: _identity(options.bin_dir, sizes),
         "memory": lambda: _memory(sizes),
+        "file": lambda: _file(sizes),
         "mooncake": lambda: _mooncake(sizes),
     }
     entries: dict[str, Entry] = {}
@@ -180,6 +184,36 @@ def _memory(sizes: Sizes) -> dict[str, Entry]:
     with _environment({"MC_BACKEND": "memory"}):
         load, save = _both_ways(sizes, geometry, raw, MEMORY_AIM, note)
     return {"load_vs_memcpy": load, "save_vs_memcpy": save}
+
+
+def _file(sizes: Sizes) -> dict[str, Entry]:
+    from bench.connector_path import ConnectorPath, Geometry
+    from bench.raw import FileRaw
+
+    geometry = Geometry.of_objects(sizes.object_bytes, sizes.blocks)
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None
+    with tempfile.TemporaryDirectory(prefix="kvc-bench-", dir=base) as folder:
+        raw = FileRaw(Path(folder) / "raw", geometry.object_bytes, geometry.blocks, SEED)
+        note = (
+            f"Path through the Python classes on the file back end, {geometry.blocks} objects of "
+            f"{geometry.object_bytes} bytes a request in {folder.rpartition('/')[0]}, {_cores()} "
+            "cores; baseline: open, read into a buffer, copy, object by object in one thread. Extra "
+            "work: lookup, checksum, and the connector's own threads."
+        )
+        store = {
+            "MC_BACKEND": "file",
+            "MC_FILE_PATH": str(Path(folder) / "store"),
+            "MC_FILE_MAX_BYTES": str(8 * geometry.request_bytes + (64 << 20)),
+        }
+        with _environment(store):
+            path = ConnectorPath(geometry, SEED)
+            try:
+                load = _loads(sizes, path, raw, FILE_AIM, note)
+            finally:
+                path.close()
+                del path
+                gc.collect()
+    return {"load_vs_read_file": load}
 
 
 def _mooncake(sizes: Sizes) -> dict[str, Entry]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["CopyRaw", "MooncakeRaw", "Raw"]
+__all__ = ["CopyRaw", "FileRaw", "MooncakeRaw", "Raw"]
 
 
 class Raw(Protocol):
@@ -63,6 +64,56 @@ class CopyRaw:
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+class FileRaw:
+    """One file per object: read from the page cache into a buffer, then copied once."""
+
+    load_name = "read and memcpy"
+    save_name = "write"
+
+    def __init__(self, folder: Path, object_bytes: int, objects: int, seed: int) -> None:
+        folder.mkdir()
+        self._folder, self._object_bytes = folder, object_bytes
+        self._source = _random_bytes(object_bytes * objects, seed)
+        self._target = np.zeros_like(self._source)
+        self._buffer = np.zeros(object_bytes, dtype=np.uint8)
+
+    def put(self, keys: Sequence[str]) -> None:
+        """Write one file under each key."""
+        for index, key in enumerate(keys):
+            self._file(key).write_bytes(self._part(self._source, index).data)
+
+    def get(self, keys: Sequence[str]) -> None:
+        """Read each file whole, and copy it to its place."""
+        for index, key in enumerate(keys):
+            descriptor = os.open(self._file(key), os.O_RDONLY)
+            try:
+                got = os.preadv(descriptor, [self._buffer.data], 0)
+            finally:
+                os.close(descriptor)
+            if got != self._object_bytes:
+                raise RuntimeError(f"read {got} of {self._object_bytes} bytes of {key}")
+            np.copyto(self._part(self._target, index), self._buffer)
+
+    def verify(self) -> None:
+        """Raise unless all objects came back as they were."""
+        if not np.array_equal(self._source, self._target):
+            raise RuntimeError("read files: other bytes than were written")
+
+    def clear(self) -> None:
+        """Remove the baseline's own files."""
+        for file in self._folder.iterdir():
+            file.unlink()
+
+    def close(self) -> None:
+        """Nothing to release: the folder is the caller's."""
+
+    def _file(self, key: str) -> Path:
+        return self._folder / key.replace("/", "-")
+
+    def _part(self, whole: np.ndarray[Any, Any], index: int) -> np.ndarray[Any, Any]:
+        return whole[index * self._object_bytes : (index + 1) * self._object_bytes]
 
 
 class MooncakeRaw:

@@ -15,6 +15,7 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/gil.h"
+#include "bindings/status_error.h"
 #include "bindings/store_object.h"
 #include "kvc/clock.h"
 #include "kvc/log.h"
@@ -158,6 +159,40 @@ MemoryStoreObject memory_store(std::size_t capacity_bytes, bool atomic_publish) 
   return MemoryStoreObject(make_memory_store(std::move(options)));
 }
 
+FileStoreObject file_store(std::string path, std::uint64_t max_bytes) {
+  FileStoreOptions options;
+  options.path = std::move(path);
+  options.max_bytes = max_bytes;
+  Result<std::shared_ptr<FileStore>> store = Status();
+  {
+    const GilRelease release;
+    store =
+        open_file_store(std::move(options), make_stderr_logger(LogLevel::kWarning), system_clock());
+  }
+  return FileStoreObject(value_or_throw(std::move(store)));
+}
+
+nb::dict stats(const FileStoreObject& store) {
+  FileStoreStats now;
+  {
+    const GilRelease release;
+    now = store.file->stats();
+  }
+  nb::dict dict;
+  dict["bytes_used"] = now.bytes_used;
+  dict["bytes_limit"] = now.bytes_limit;
+  dict["evicted"] = now.evicted;
+  dict["puts_backed_off"] = now.puts_backed_off;
+  dict["reads_failed"] = now.reads_failed;
+  dict["reopened"] = now.reopened;
+  return dict;
+}
+
+bool take_stock(const FileStoreObject& store) {
+  const GilRelease release;
+  return store.file->take_stock();
+}
+
 GuardedStoreObject guarded_store(const StoreObject& inner, std::size_t threads,
                                  std::size_t max_abandoned) {
   auto call_counters = std::make_shared<StoreCallCounters>();
@@ -203,6 +238,13 @@ void bind_store(nb::module_& m) {
       .def("keys", [](const MemoryStoreObject& store) { return store.memory->keys(); })
       .def("bytes_used", [](const MemoryStoreObject& store) { return store.memory->bytes_used(); })
       .def("evicted", [](const MemoryStoreObject& store) { return store.memory->evicted(); });
+  nb::class_<FileStoreObject, StoreObject>(m, "FileStore")
+      .def(nb::new_(&file_store), "path"_a, "max_bytes"_a,
+           "Opens or makes the folder, which may take seconds after a boot.")
+      .def("path", [](const FileStoreObject& store) { return store.file->path(); })
+      .def("stats", &stats, nb::sig("def stats(self) -> dict[str, int]"))
+      .def("take_stock", &take_stock,
+           "Counts what lies in the folder; false: others were at work.");
   nb::class_<GuardedStoreObject, StoreObject>(m, "GuardedStore")
       .def(nb::new_(&guarded_store), "inner"_a, nb::kw_only(), "threads"_a, "max_abandoned"_a,
            "Ends calls by their deadline, rests while the store is down.")

@@ -1,5 +1,6 @@
-// mooncake_trtllm._conformance: the conformance suite of stores on a real Mooncake Store, which
-// only a Python process can reach. Not part of the product.
+// mooncake_trtllm._conformance: the conformance suite of stores, in a Python process: on a real
+// Mooncake Store, which only such a process can reach, and on a store in a folder. Not part of the
+// product.
 #include <gtest/gtest.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -14,6 +15,7 @@
 #include "bindings/gil.h"
 #include "bindings/mooncake_binding_client.h"
 #include "kvc/executor.h"
+#include "store/file/file_store.h"
 #include "store/mooncake/mooncake_store.h"
 #include "store/wrap/breaker_store.h"
 #include "store/wrap/deadline_store.h"
@@ -57,7 +59,51 @@ std::shared_ptr<kvc::Store> as_production_does(std::shared_ptr<kvc::Store> inner
       kvc::system_clock(), kvc::make_null_logger(), counters);
 }
 
-/// Runs both suites as GoogleTest's main() would, once per process. 0: every test passed.
+/// Runs what is registered as GoogleTest's main() would, once per process. 0: every test passed.
+int run_registered(std::vector<std::string> arguments) {
+  std::vector<char*> raw;
+  raw.reserve(arguments.size() + 1);
+  for (std::string& argument : arguments) raw.push_back(argument.data());
+  int count = static_cast<int>(raw.size());
+  raw.push_back(nullptr);
+  ::testing::InitGoogleTest(&count, raw.data());
+  return RUN_ALL_TESTS();
+}
+
+std::shared_ptr<kvc::Store> open_folder(const std::string& path, std::size_t capacity_bytes) {
+  kvc::FileStoreOptions options;
+  options.path = path;
+  options.max_bytes = capacity_bytes;
+  auto store = kvc::open_file_store(
+      std::move(options), kvc::make_stderr_logger(kvc::LogLevel::kWarning), kvc::system_clock());
+  if (!store.ok()) {
+    ADD_FAILURE() << store.status().to_string();
+    return nullptr;
+  }
+  return *store;
+}
+
+/// Every test opens the same folder anew.
+int run_file(std::vector<std::string> arguments, const std::string& path,
+             std::size_t capacity_bytes) {
+  const kvc::bindings::GilRelease release;
+  StoreConformance parameters;
+  parameters.expected.atomic_publish = true;
+  parameters.expected.put_tells_existing = true;
+  parameters.expected.max_object_bytes = capacity_bytes;
+  parameters.expected.shared_between_processes = true;
+  parameters.looks_at_deadlines = true;
+  parameters.capacity_bytes = capacity_bytes;
+  parameters.name = "File";
+  parameters.open = [=] { return open_folder(path, capacity_bytes); };
+  register_store_conformance(parameters);
+  parameters.name = "BreakerOverDeadlineOverFile";
+  parameters.open = [=] { return as_production_does(open_folder(path, capacity_bytes)); };
+  register_store_conformance(parameters);
+  return run_registered(std::move(arguments));
+}
+
+/// Both suites, with and without what production puts around the store.
 int run(std::vector<std::string> arguments, std::string master, std::size_t capacity_bytes) {
   const kvc::bindings::GilRelease release;
   MooncakeClientConfig config;
@@ -81,19 +127,13 @@ int run(std::vector<std::string> arguments, std::string master, std::size_t capa
   parameters.key_prefix = "conformance/guarded/";
   parameters.open = [=] { return as_production_does(open_store(config, budget)); };
   register_store_conformance(parameters);
-
-  std::vector<char*> raw;
-  raw.reserve(arguments.size() + 1);
-  for (std::string& argument : arguments) raw.push_back(argument.data());
-  int count = static_cast<int>(raw.size());
-  raw.push_back(nullptr);
-  ::testing::InitGoogleTest(&count, raw.data());
-  return RUN_ALL_TESTS();
+  return run_registered(std::move(arguments));
 }
 
 }  // namespace
 
 NB_MODULE(_conformance, m) {
-  m.doc() = "The conformance suite of stores on a real Mooncake Store.";
+  m.doc() = "The conformance suite of stores in a Python process.";
   m.def("run", &run, "arguments"_a, nb::kw_only(), "master"_a, "capacity_bytes"_a);
+  m.def("run_file", &run_file, "arguments"_a, nb::kw_only(), "path"_a, "capacity_bytes"_a);
 }

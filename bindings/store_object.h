@@ -7,6 +7,7 @@
 #include "bindings/gil.h"
 #include "kvc/executor.h"
 #include "kvc/store.h"
+#include "store/file/file_store.h"
 #include "store/memory/memory_store.h"
 #include "store/wrap/store_call_counters.h"
 
@@ -21,6 +22,14 @@ struct MemoryStoreObject : StoreObject {
       : StoreObject(store), memory(std::move(store)) {}
 
   std::shared_ptr<MemoryStore> memory;
+};
+
+/// A store in a folder, which can be asked about it.
+struct FileStoreObject : StoreObject {
+  explicit FileStoreObject(std::shared_ptr<FileStore> store)
+      : StoreObject(store), file(std::move(store)) {}
+
+  std::shared_ptr<FileStore> file;
 };
 
 /// A store whose calls end by their deadline and which is left alone while it is down.

@@ -1,5 +1,6 @@
 // mooncake_trtllm._testing: stores that a test holds up or lets fail. Not part of the product.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
 #include <cstddef>
@@ -12,6 +13,7 @@
 
 #include "bindings/gil.h"
 #include "bindings/store_object.h"
+#include "store/file/file_store.h"
 #include "testing/gated_store.h"
 
 namespace {
@@ -83,10 +85,48 @@ void bind_gated_store(nb::module_& m) {
       .def("registered", [](const GatedStoreObject& store) { return store.gated->registered(); });
 }
 
+std::string_view to_string(kvc::FileStep step) {
+  switch (step) {
+    case kvc::FileStep::kReserved:
+      return "reserved";
+    case kvc::FileStep::kCreated:
+      return "created";
+    case kvc::FileStep::kHalfWritten:
+      return "half written";
+    case kvc::FileStep::kWritten:
+      return "written";
+    case kvc::FileStep::kPublished:
+      return "published";
+    case kvc::FileStep::kRemoved:
+      return "removed";
+  }
+  return "unknown";
+}
+
+/// A file store that tells where each of its changes is. `at_step` must not raise.
+StoreObject stepped_file_store(std::string path, std::uint64_t max_bytes, bool unnamed_files,
+                               nb::callable at_step) {
+  kvc::FileStoreOptions options;
+  options.path = std::move(path);
+  options.max_bytes = max_bytes;
+  options.unnamed_files = unnamed_files;
+  options.at_step = [at_step](kvc::FileStep step) {
+    const nb::gil_scoped_acquire acquire;
+    at_step(std::string(to_string(step)));
+    return std::errc{};
+  };
+  auto store = kvc::open_file_store(
+      std::move(options), kvc::make_stderr_logger(kvc::LogLevel::kWarning), kvc::system_clock());
+  if (!store.ok()) throw nb::value_error(store.status().message().c_str());
+  return StoreObject(*store);
+}
+
 }  // namespace
 
 NB_MODULE(_testing, m) {
   m.doc() = "Stores that a test holds up or lets fail.";
   nb::module_::import_("mooncake_trtllm._native");
   bind_gated_store(m);
+  m.def("stepped_file_store", &stepped_file_store, "path"_a, "max_bytes"_a, nb::kw_only(),
+        "unnamed_files"_a, "at_step"_a);
 }

@@ -231,6 +231,15 @@ class MemoryStore(Store):
     def bytes_used(self) -> int: ...
     def evicted(self) -> int: ...
 
+class FileStore(Store):
+    def __init__(self, path: str, max_bytes: int) -> None:
+        """Opens or makes the folder, which may take seconds after a boot."""
+
+    def path(self) -> str: ...
+    def stats(self) -> dict[str, int]: ...
+    def take_stock(self) -> bool:
+        """Counts what lies in the folder; false: others were at work."""
+
 class GuardedStore(Store):
     def __init__(self, inner: Store, *, threads: int, max_abandoned: int) -> None:
         """Ends calls by their deadline, rests while the store is down."""

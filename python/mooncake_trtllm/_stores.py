@@ -1,8 +1,8 @@
 """Stores of this process: one per configuration, shared by all connectors that use it.
 
 A memory store outlives its connectors, so that blocks of one instance are there for the next one. A
-client of Mooncake lives while a connector refers to it. Around each stands a guard that ends calls
-by their deadline; its threads end with the last connector.
+client of Mooncake, or of a store in a folder, lives while a connector refers to it. Around each
+stands a guard that ends calls by their deadline; its threads end with the last connector.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from mooncake_trtllm import _native
 from mooncake_trtllm._lifecycle import track
+from mooncake_trtllm._log import log
 from mooncake_trtllm.settings import ConnectorSettings
 
 __all__ = ["StoreLease", "StoreRegistry", "stores"]
@@ -146,6 +147,9 @@ class StoreRegistry:
         if settings.backend == "memory":
             key: Hashable = ("memory", settings.memory_bytes)
             return key, lambda: self._memory_store(key, settings.memory_bytes)
+        if settings.backend == "file":
+            path, max_bytes = settings.file_path, settings.file_max_bytes
+            return ("file", path, max_bytes), lambda: _file_store(path, max_bytes)
         core = settings.core
         segment_bytes = core.number("MOONCAKE_GLOBAL_SEGMENT_SIZE")
         texts = [core.text(name) for name in _MOONCAKE_TEXTS]
@@ -191,6 +195,15 @@ class StoreRegistry:
                 while self._put_off:
                     self._release(self._put_off.pop())
                 self._owner = None
+
+
+def _file_store(path: str, max_bytes: int) -> _native.Store:
+    store = _native.FileStore(path, max_bytes)
+    now = store.stats()
+    log.info_once(
+        "file store %s: %d bytes used of at most %d", path, now["bytes_used"], now["bytes_limit"]
+    )
+    return store
 
 
 stores = StoreRegistry()

@@ -13,7 +13,7 @@ from mooncake_trtllm._log import log
 from mooncake_trtllm.errors import KvConnectorConfigError
 from mooncake_trtllm.request import is_text, lora_ids_from
 
-__all__ = ["ConnectorSettings", "load_settings"]
+__all__ = ["ConnectorSettings", "default_file_path", "load_settings"]
 
 _OUR_PREFIXES = ("MC_", "MOONCAKE_")
 
@@ -33,6 +33,8 @@ class ConnectorSettings:
     lookup_deadline_s: float
     load_deadline_s: float
     memory_bytes: int
+    file_path: str
+    file_max_bytes: int
     disable_file: str | None
     rank: int | None
     world_size: int | None
@@ -61,6 +63,8 @@ def load_settings(environment: Mapping[str, str] | None = None) -> ConnectorSett
         lookup_deadline_s=core.seconds("MC_STAGE_DEADLINE_MS"),
         load_deadline_s=core.seconds("MC_LOAD_DEADLINE_MS"),
         memory_bytes=core.number("MC_MEMORY_BYTES"),
+        file_path=core.text("MC_FILE_PATH") or default_file_path(),
+        file_max_bytes=core.number("MC_FILE_MAX_BYTES"),
         disable_file=core.text("MC_DISABLE_FILE") or None,
         rank=core.number("MC_RANK") if core.has_value("MC_RANK") else None,
         world_size=core.number("MC_WORLD_SIZE") if core.has_value("MC_WORLD_SIZE") else None,
@@ -78,6 +82,17 @@ def _texts(environment: Mapping[str, str]) -> dict[str, str]:
                 f"{name}={value!r} has bytes that are not UTF-8. Remedy: correct or unset {name}"
             )
     return texts
+
+
+def default_file_path() -> str:
+    """The folder of the file back end where MC_FILE_PATH is not set: the same for all of a user.
+
+    Not below XDG_RUNTIME_DIR or TMPDIR, which differ between a login and a service of the same
+    user, and end with the login.
+    """
+    shared = "/dev/shm"  # noqa: S108 - the store refuses a folder that is not this user's own
+    base = shared if os.access(shared, os.W_OK | os.X_OK) else "/tmp"  # noqa: S108
+    return f"{base}/mooncake-kv-{os.geteuid()}"
 
 
 def _parse(environment: dict[str, str]) -> _native.Settings:

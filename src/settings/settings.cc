@@ -286,12 +286,7 @@ class SettingsBuilder {
     const bool has_store =
         settings_.has_value("MOONCAKE_MASTER") || settings_.has_value("MOONCAKE_CONFIG_PATH");
     if (!settings_.has_value("MC_BACKEND")) {
-      settings_.values_[index_of("MC_BACKEND")].text = has_store ? "mooncake" : "memory";
-      if (!has_store) {
-        settings_.warnings_.push_back(
-            "no store is configured: blocks are reused within this process only; set "
-            "MOONCAKE_MASTER to share them, or MC_BACKEND=memory to say that this is meant");
-      }
+      settings_.values_[index_of("MC_BACKEND")].text = has_store ? "mooncake" : "file";
     }
     const bool file_to_come =
         settings_.has_value("MOONCAKE_CONFIG_PATH") && !input_.store_file_text.has_value();

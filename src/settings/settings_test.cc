@@ -73,7 +73,8 @@ TEST(SettingTable, EveryRowIsOnThePageOfSettings) {
 
 TEST(Settings, DefaultsAreInForceWithoutAnyInput) {
   const Settings settings = parsed({});
-  EXPECT_EQ(settings.text("MC_BACKEND"), "memory");
+  EXPECT_EQ(settings.text("MC_BACKEND"), "file");
+  EXPECT_EQ(settings.number("MC_FILE_MAX_BYTES"), std::uint64_t{8} << 30);
   EXPECT_EQ(settings.text("MC_PROMISE"), "leased");
   EXPECT_FALSE(settings.flag("MC_LAYER_GRANULARITY"));
   EXPECT_EQ(settings.number("MC_KEY_EPOCH"), 0u);
@@ -185,8 +186,7 @@ TEST(Settings, ChoicesAreCheckedAndLaterOnesSaidToBeLater) {
                  "MC_PROMISE is 'firm' (environment): it is none of: leased");
   expect_refused(input_of({{"MC_PROMISE", "staged"}}),
                  "it is not in this version; use one of: leased", Code::kUnsupported);
-  expect_refused(input_of({{"MC_BACKEND", "file"}}),
-                 "it is not in this version; use one of: memory,mooncake", Code::kUnsupported);
+  EXPECT_EQ(parsed(input_of({{"MC_BACKEND", "File"}})).text("MC_BACKEND"), "file");
   expect_refused(input_of({{"MC_PROMISE", "|"}}), "it is none of");
   expect_refused(input_of({{"MC_PROMISE", "lease"}}), "it is none of");
 }
@@ -203,9 +203,8 @@ TEST(Settings, WhatALaterVersionBringsIsRefusedOrSaid) {
 TEST(Settings, TheBackendFollowsFromTheStore) {
   SettingsInput input;
   Settings settings = parsed(input);
-  EXPECT_EQ(settings.text("MC_BACKEND"), "memory");
-  ASSERT_EQ(settings.warnings().size(), 1u);
-  EXPECT_NE(settings.warnings()[0].find("within this process only"), std::string::npos);
+  EXPECT_EQ(settings.text("MC_BACKEND"), "file");
+  EXPECT_TRUE(settings.warnings().empty());
   input.environment = {{"MOONCAKE_MASTER", "10.0.0.1:50051"}};
   settings = parsed(input);
   EXPECT_EQ(settings.text("MC_BACKEND"), "mooncake");

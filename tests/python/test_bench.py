@@ -77,6 +77,13 @@ def test_smoke_on_the_memory_back_end(tmp_path: Path) -> None:
     assert entries["load_vs_memcpy"]["digest"] == entries["save_vs_memcpy"]["digest"]
 
 
+def test_smoke_on_the_file_back_end(tmp_path: Path) -> None:
+    entries = run_bench(tmp_path / "r.json", "--only=file")
+    check_ratios(entries, {"load_vs_read_file"})
+    assert entries["load_vs_read_file"]["baseline"]["name"] == "read and memcpy"
+    assert entries["load_vs_read_file"]["limit"] == 0.85
+
+
 @pytest.mark.mooncake
 @pytest.mark.slow
 def test_smoke_on_a_real_store(tmp_path: Path) -> None:

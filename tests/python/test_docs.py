@@ -23,6 +23,7 @@ MOONCAKE_VARIABLES = ("MC_TCP_", "MC_RPC_", "MC_STORE_", "MC_LOG_")
 BENCHMARKS = {
     "identity_vs_sha256",
     "load_vs_memcpy",
+    "load_vs_read_file",
     "save_vs_memcpy",
     "load_vs_raw_mooncake",
     "save_vs_raw_mooncake",

@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _scene(options: argparse.Namespace) -> Iterator[Scene]:
     """Store first, instances inside it: clients end before the store does."""
-    processes = options.backend == "mooncake"
+    processes = options.backend != "memory"
     with (
         tempfile.TemporaryDirectory(prefix="mooncake-trtllm-") as folder,
         stores.open_store(options.backend, _SEGMENT_BYTES, options.segment_bytes) as store,

@@ -13,6 +13,7 @@ from typing import Any
 
 from mooncake_trtllm import child_guard
 from mooncake_trtllm.cli.demo_report import Step
+from mooncake_trtllm.cli.private_folder import PrivateFolder
 from mooncake_trtllm.cli.stores import RunStore
 from mooncake_trtllm.local_store import LocalStore, wheel_version
 from mooncake_trtllm.simulator import (
@@ -58,12 +59,12 @@ class Scene:
 
     def steps_not_run(self) -> dict[str, str]:
         """Names and reasons."""
-        if self._store.private is not None:
+        if self._victim is not None:
             return {}
         reason = (
-            "it would damage a store that this run does not own"
-            if self._store.backend == "mooncake"
-            else "the memory store has no process of its own"
+            "the memory store has no process of its own"
+            if self._store.backend == "memory"
+            else "it would damage a store that this run does not own"
         )
         return {"tampered": reason, "store_gone": reason}
 
@@ -94,17 +95,22 @@ class Scene:
         cold.expect("blocks_hit", cold.blocks_hit, 0)
         cold.expect("bytes_saved", cold.bytes_saved, cold.blocks_matchable * self._block_bytes)
         yield cold
-        private = self._store.private
-        keys = private.keys() if private else []
+        victim = self._victim
+        keys = victim.keys() if victim else []
         yield self._full("warm", "gen")
         salted, _ = self._serve("other_salt", "gen", salt="another tenant")
         salted.expect("blocks_hit", salted.blocks_hit, 0)
         yield salted
         self._instances.pop("gen").close()
         yield self._full("restart", "restarted")
-        if private is not None:
-            yield self._tampered(private, keys)
-            yield self._store_gone(private)
+        if victim is not None:
+            yield self._tampered(victim, keys)
+            yield self._store_gone(victim)
+
+    @property
+    def _victim(self) -> LocalStore | PrivateFolder | None:
+        """What of the store may be damaged."""
+        return self._store.private or self._store.folder
 
     @property
     def _block_bytes(self) -> int:
@@ -116,13 +122,16 @@ class Scene:
         step.expect("bytes_loaded", step.bytes_loaded, step.blocks_hit * self._block_bytes)
         return step
 
-    def _tampered(self, store: LocalStore, keys: list[str]) -> Step:
+    def _tampered(self, store: LocalStore | PrivateFolder, keys: list[str]) -> Step:
         """One shard of a prompt's block is altered behind the connector's back."""
         shards = [key for key in keys if key.rpartition(_SHARD)[2].isdigit()]
         if not shards:
             raise SimulationError(f"no shard among the {len(keys)} keys of the store")
         victim = shards[len(shards) // 2]
-        self._alter(store, victim)
+        if isinstance(store, PrivateFolder):
+            store.alter(victim)
+        else:
+            self._alter(store, victim)
         step, results = self._serve("tampered", "restarted", retries=1, errors_expected=1)
         step.expect("blocks_rejected", step.blocks_rejected, 1)
         step.expect("requests retried", sum(result.retries for result in results), 1)
@@ -156,15 +165,20 @@ class Scene:
         }
         return step
 
-    def _store_gone(self, store: LocalStore) -> Step:
+    def _store_gone(self, store: LocalStore | PrivateFolder) -> Step:
         """Storage is killed; once the store has expired it, everything is recomputed."""
-        waited = store.kill_storage()
+        if isinstance(store, PrivateFolder):
+            store.remove()
+            waited, how = 0.0, "folder removed"
+        else:
+            waited = store.kill_storage()
+            how = f"storage killed, expired by the store after {waited:.1f} s"
         step, results = self._serve("store_gone", "restarted")
         step.expect("blocks_hit", step.blocks_hit, 0)
         step.expect("requests done", sum(result.ok for result in results), len(results))
         step.more = {
             "storage_expired_after_s": round(waited, 3),
-            "note": f"storage killed, expired by the store after {waited:.1f} s: all recomputed",
+            "note": f"{how}: all recomputed",
         }
         return step
 

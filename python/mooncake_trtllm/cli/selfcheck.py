@@ -7,6 +7,7 @@ compared with the oracle, another salt must not hit, another layout must be refu
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -51,9 +52,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb."""
-    backend = options.backend or (
-        "mooncake" if stores.users_store() or wheel_version() else "memory"
-    )
+    backend = options.backend or ("mooncake" if stores.users_store() or wheel_version() else "file")
     checks = Checks()
     code = GOOD
     environment.report(checks, backend)
@@ -80,6 +79,8 @@ def run(options: argparse.Namespace) -> int:
 def _store_text(store: stores.RunStore) -> str:
     if store.backend == "memory":
         return "memory, inside this process"
+    if store.backend == "file":
+        return f"file, in the folder {store.env.get('MC_FILE_PATH') or os.environ['MC_FILE_PATH']}"
     if store.private is None:
         return f"mooncake, the store of {stores.users_store()}"
     return (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mooncake_trtllm.cli.exits import UsageError
+from mooncake_trtllm.cli.private_folder import PrivateFolder, private_folder
 from mooncake_trtllm.local_store import LocalStore
 
 __all__ = ["RunStore", "add_options", "open_store", "run_seed", "users_store"]
@@ -28,17 +29,19 @@ class RunStore:
     backend: str
     env: Mapping[str, str]
     """How the ranks find it."""
-    private: LocalStore | None
+    private: LocalStore | None = None
     """Started, and owned, by this run."""
+    folder: PrivateFolder | None = None
+    """Made, and owned, by this run."""
 
     @property
     def ours(self) -> bool:
         """Whether nobody else can store or evict in it."""
-        return self.backend == "memory" or self.private is not None
+        return self.backend == "memory" or self.private is not None or self.folder is not None
 
 
 def users_store() -> str | None:
-    """What of the environment names a store of the user's; None: nothing."""
+    """What of the environment names a Mooncake Store of the user's; None: nothing."""
     for name in ("MOONCAKE_MASTER", "MOONCAKE_CONFIG_PATH"):
         if os.environ.get(name):
             return f"{name}={os.environ[name]}"
@@ -49,18 +52,19 @@ def add_options(parser: argparse.ArgumentParser, *, default: str | None) -> None
     """`--backend` and `--segment-bytes`."""
     parser.add_argument(
         "--backend",
-        choices=("memory", "mooncake"),
+        choices=("memory", "file", "mooncake"),
         default=default,
-        help="memory: inside this process; mooncake: the store that MOONCAKE_MASTER or "
+        help="memory: inside this process; file: the folder that MC_FILE_PATH names, else a private "
+        "one, removed after this run; mooncake: the store that MOONCAKE_MASTER or "
         "MOONCAKE_CONFIG_PATH names, else a private one on loopback, started and stopped by this "
-        f"run (default: {default or 'mooncake where its wheel or a store is found, else memory'})",
+        f"run (default: {default or 'mooncake where its wheel or a store is found, else file'})",
     )
     parser.add_argument(
         "--segment-bytes",
         type=int,
         default=None,
         metavar="N",
-        help="memory of the private store (default: sized to the workload)",
+        help="size of the private store or folder (default: sized to the workload)",
     )
 
 
@@ -80,13 +84,20 @@ def open_store(backend: str, needed_bytes: int, wanted_bytes: int | None) -> Ite
     """The store for a run; a private one ends with the block, after its clients."""
     if backend == "memory":
         _check_fits(needed_bytes, "the memory back end")
-        yield RunStore("memory", {"MC_BACKEND": "memory"}, None)
+        yield RunStore("memory", {"MC_BACKEND": "memory"})
+        return
+    size = needed_bytes if wanted_bytes is None else wanted_bytes
+    if size < 16 << 20:
+        raise UsageError(f"--segment-bytes {size}: too small; remedy: 16777216 or more")
+    if backend == "file" and os.environ.get("MC_FILE_PATH"):
+        yield RunStore("file", {"MC_BACKEND": "file"})
+    elif backend == "file":
+        with private_folder(size, available_bytes()) as folder:
+            env = {"MC_FILE_PATH": str(folder.path), "MC_FILE_MAX_BYTES": str(size)}
+            yield RunStore("file", {"MC_BACKEND": "file", **env}, folder=folder)
     elif users_store() is not None:
-        yield RunStore("mooncake", {"MC_BACKEND": "mooncake"}, None)
+        yield RunStore("mooncake", {"MC_BACKEND": "mooncake"})
     else:
-        size = needed_bytes if wanted_bytes is None else wanted_bytes
-        if size < 16 << 20:
-            raise UsageError(f"--segment-bytes {size}: too small; remedy: 16777216 or more")
         _check_fits(size, "the private store")
         with LocalStore(segment_bytes=size) as store:
             yield RunStore(

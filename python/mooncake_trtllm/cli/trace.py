@@ -116,7 +116,7 @@ def _workload(options: argparse.Namespace) -> Workload:
         raise UsageError(
             "--ranks processes with --backend memory: the memory store lives inside one process, "
             "so other ranks and a fresh instance could not see it; remedy: --ranks threads, or "
-            "--backend mooncake"
+            "--backend file or mooncake"
         )
     return agentic_workload() if options.input is None else read_fast25(options.input)
 

@@ -155,7 +155,6 @@ class FileStoreImpl final : public FileStore {
   StoreRoot::Options root_options() {
     StoreRoot::Options root;
     root.path = options_.path;
-    root.wall_ns = options_.wall_ns;
     root.unnamed_files = options_.unnamed_files;
     root.removed = [this] { (void)step(FileStep::kRemoved); };
     return root;

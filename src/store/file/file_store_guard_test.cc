@@ -74,7 +74,6 @@ TEST_F(FileStoreGuard, FolderOfAnotherUserIsRefused) {
   open();
   StoreRoot::Options other;
   other.path = root();
-  other.wall_ns = &wall_time_ns;
   other.user = effective_user() + 1;
   const auto opened = StoreRoot::open(other);
   ASSERT_FALSE(opened.ok());

@@ -14,8 +14,6 @@ constexpr const char* kDraftsName = "drafts";
 constexpr std::uint64_t kBlockBytes = 4096;
 constexpr std::uint32_t kWritableByOthers = 022;
 constexpr const char* kChooseAnother = "choose another folder with MC_FILE_PATH";
-/// A draft without a lock that is younger may be just about to be locked.
-constexpr std::int64_t kDraftGraceNs = 60'000'000'000;
 /// A folder is scanned again at most so often when others are at work in it.
 constexpr int kScanTries = 4;
 
@@ -231,7 +229,10 @@ std::errc StoreRoot::draft(Draft* out) {
     return failed;
   }
   out->temporary = std::move(name);
-  return out->file.try_lock_file();
+  if (ok(out->file.try_lock_file())) return {};
+  // Another process is just removing it, since it was not locked yet.
+  discard(*out);
+  return std::errc::no_such_file_or_directory;
 }
 
 std::errc StoreRoot::publish(const Draft& draft, const Folder& folder,
@@ -248,12 +249,12 @@ void StoreRoot::discard(Draft& draft) const {
 void StoreRoot::remove_stale_drafts() {
   Folder drafts;
   if (!ok(root_.open_folder(kDraftsName, &drafts))) return;
-  const std::int64_t before_ns = options_.wall_ns() - kDraftGraceNs;
   (void)drafts.list([&](const char* name) {
     OpenFile file;
     FileInfo info;
     if (!ok(drafts.open_file(name, Folder::Access::kRead, &file, &info))) return true;
-    if (info.modified_ns < before_ns && ok(file.try_lock_file())) (void)drafts.remove(name);
+    // A living writer that has not locked it yet has to begin anew.
+    if (ok(file.try_lock_file())) (void)drafts.remove(name);
     return true;
   });
 }

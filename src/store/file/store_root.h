@@ -25,8 +25,6 @@ class StoreRoot {
  public:
   struct Options {
     std::string path;
-    /// Wall time; ages of objects and of temporary files are told by it.
-    std::function<std::int64_t()> wall_ns;
     /// False: as on a file system that has no files without a name.
     bool unnamed_files = true;
     /// To whom the folder must belong.
@@ -68,7 +66,7 @@ class StoreRoot {
   std::errc folder_for_writing(std::size_t number, Folder* out) const;
 
   std::errc draft(Draft* out);
-  /// file_exists: the name is taken, whatever by.
+  /// file_exists: the name is taken, whatever by. no_such_file_or_directory: the draft is gone.
   std::errc publish(const Draft& draft, const Folder& folder, const std::string& name) const;
   /// Removes what has a name. Idempotent.
   void discard(Draft& draft) const;

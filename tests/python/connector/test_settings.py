@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_mistakes_in_the_file(
     ("name", "value", "words"),
     [
         ("MC_BACKEND", "redis", ["MC_BACKEND", "redis", "memory"]),
-        ("MC_BACKEND", "file", ["MC_BACKEND", "file", "version"]),
+        ("MC_FILE_MAX_BYTES", "1", ["MC_FILE_MAX_BYTES", "1"]),
         ("MC_PROMISE", "staged", ["MC_PROMISE", "staged", "version"]),
         ("MC_KEY_EPOCH", "soon", ["MC_KEY_EPOCH", "soon"]),
         ("MC_STAGING_BYTES", "12 parsecs", ["MC_STAGING_BYTES", "12 parsecs"]),
@@ -135,15 +136,20 @@ def test_a_near_miss_in_the_environment_is_told_once(
     assert not [text for text in told if "MC_TCP" in text]
 
 
-def test_no_store_is_told_once(
-    environment: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_without_a_store_the_folder_is_told(
+    make_engine: Any,
+    environment: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
-    environment.delenv("MC_BACKEND")
-    environment.setenv("MC_KEY_EPOCH", "31")
-    with caplog.at_level(logging.WARNING, "mooncake_trtllm"):
-        assert load_settings().backend == "memory"
-        load_settings()
-    assert len([r for r in caplog.records if "MOONCAKE_MASTER" in r.getMessage()]) <= 1
+    environment.setenv("MC_BACKEND", "")
+    environment.setenv("MC_FILE_PATH", str(tmp_path / "store"))
+    environment.setenv("MC_FILE_MAX_BYTES", "32MB")
+    environment.setenv("MC_STAGING_BYTES", "1MB")
+    with caplog.at_level(logging.INFO, "mooncake_trtllm"):
+        make_engine()
+    assert "MC_BACKEND=file (default)" in caplog.text
+    assert f"file store {tmp_path / 'store'}: 0 bytes used of at most {32 << 20}" in caplog.text
 
 
 def test_a_master_selects_the_store(environment: pytest.MonkeyPatch) -> None:
