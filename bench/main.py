@@ -31,8 +31,8 @@ MOONCAKE_AIM = 0.90
 # The memory store copies each byte into or out of itself as the baseline does; checksum, one more
 # copy and the commit of tiny objects come on top.
 MEMORY_AIM = 0.20
-# A load reads into staging and copies to the page, as the baseline does; lookup and checksum come on
-# top.
+# A load reads into staging and copies to the page, as the baseline does; lookup and checksum come
+# on top.
 FILE_AIM = 0.85
 SEED = 20240501
 
@@ -197,8 +197,8 @@ def _file(sizes: Sizes) -> dict[str, Entry]:
         note = (
             f"Path through the Python classes on the file back end, {geometry.blocks} objects of "
             f"{geometry.object_bytes} bytes a request in {folder.rpartition('/')[0]}, {_cores()} "
-            "cores; baseline: open, read into a buffer, copy, object by object in one thread. Extra "
-            "work: lookup, checksum, and the connector's own threads."
+            "cores; baseline: open, read into a buffer, copy, object by object in one thread. "
+            "Extra work: lookup, checksum, and the connector's own threads."
         )
         store = {
             "MC_BACKEND": "file",

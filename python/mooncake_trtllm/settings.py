@@ -90,8 +90,8 @@ def default_file_path() -> str:
     Not below XDG_RUNTIME_DIR or TMPDIR, which differ between a login and a service of the same
     user, and end with the login.
     """
-    shared = "/dev/shm"  # noqa: S108 - the store refuses a folder that is not this user's own
-    base = shared if os.access(shared, os.W_OK | os.X_OK) else "/tmp"  # noqa: S108
+    shared = "/dev/shm"
+    base = shared if os.access(shared, os.W_OK | os.X_OK) else "/tmp"
     return f"{base}/mooncake-kv-{os.geteuid()}"
 
 

@@ -222,7 +222,7 @@ def test_a_removed_folder_costs_misses_and_no_error(make_engine: MakeEngine, fol
 
 
 def test_a_cut_block_is_rejected_and_healed(make_engine: MakeEngine, folder: Path) -> None:
-    """What a power loss may leave: the checksum, or the size, says so, and the next save repairs."""
+    """What a power loss may leave: the checksum or the size says so, and a later save repairs."""
     make_engine().serve(request())
     shards = sorted(folder.glob("??/=*,r0"))
     shards[0].write_bytes(b"")  # no object

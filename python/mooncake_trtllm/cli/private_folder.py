@@ -14,7 +14,7 @@ from mooncake_trtllm.cli.exits import UsageError
 
 __all__ = ["PrivateFolder", "private_folder"]
 
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a folder of our own is made in it
+_SHARED_MEMORY = "/dev/shm"
 _DISK_SHARE = 0.7
 
 

@@ -54,8 +54,8 @@ def add_options(parser: argparse.ArgumentParser, *, default: str | None) -> None
         "--backend",
         choices=("memory", "file", "mooncake"),
         default=default,
-        help="memory: inside this process; file: the folder that MC_FILE_PATH names, else a private "
-        "one, removed after this run; mooncake: the store that MOONCAKE_MASTER or "
+        help="memory: inside this process; file: the folder that MC_FILE_PATH names, else a "
+        "private one, removed after this run; mooncake: the store that MOONCAKE_MASTER or "
         "MOONCAKE_CONFIG_PATH names, else a private one on loopback, started and stopped by this "
         f"run (default: {default or 'mooncake where its wheel or a store is found, else file'})",
     )

@@ -70,9 +70,9 @@ class Outcome:
             f"{sum(self.kills_at_step.values())} of the kills inside of a change ({steps})\n"
             f"objects read and compared {self.objects_checked} (misses {self.misses}), partial or "
             f"wrong {self.wrong}\n"
-            f"peak {self.peak_bytes} bytes of {LIMIT} ({self.peak_bytes / LIMIT:.3f}), taken by the "
-            f"dead at the end {self.lost_bytes}, after taking stock {self.lost_bytes_after_stock}, "
-            f"leftover files {self.leftovers}\n"
+            f"peak {self.peak_bytes} bytes of {LIMIT} ({self.peak_bytes / LIMIT:.3f}), taken by "
+            f"the dead at the end {self.lost_bytes}, after taking stock "
+            f"{self.lost_bytes_after_stock}, leftover files {self.leftovers}\n"
             + "".join(f"BROKEN: {text}\n" for text in self.broken)
             + ("" if self.broken else "OK\n")
         )
