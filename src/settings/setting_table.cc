@@ -53,9 +53,8 @@ constexpr SettingSpec foreign(SettingSpec spec, std::string_view store_file_fiel
 
 constexpr auto kTable = std::to_array<SettingSpec>({
     choice("MC_BACKEND", "", "memory|file|mooncake", "",
-           "Where blocks are stored. memory: in this process only; file: in a folder that all "
-           "processes of this user on this host share; mooncake: on all hosts. Unset: mooncake if "
-           "MOONCAKE_MASTER or MOONCAKE_CONFIG_PATH is set, else file."),
+           "Where blocks are: in this process, in a folder that this host shares, in Mooncake. "
+           "Unset: mooncake if MOONCAKE_MASTER or MOONCAKE_CONFIG_PATH is set, else file."),
     choice("MC_PROMISE", "leased", "leased", "staged",
            "When blocks are fetched. leased: probe, promise, load; an error if a promised block is "
            "gone by then."),
@@ -84,16 +83,12 @@ constexpr auto kTable = std::to_array<SettingSpec>({
            "nothing is saved."),
     number("MC_MEMORY_BYTES", SettingType::kBytes, "4GB", {kMiB, 16 * kTiB},
            "Capacity of the memory backend; the least recently used blocks make room."),
-    text(
-        "MC_FILE_PATH", "",
-        "Folder of the file backend, an absolute path on a local file system; made if need be, and "
-        "of this user alone. Unset: /dev/shm/mooncake-kv-UID, or /tmp/mooncake-kv-UID where "
-        "/dev/shm cannot be written."),
-    number(
-        "MC_FILE_MAX_BYTES", SettingType::kBytes, "8GB", {kMiB, 1024 * kTiB},
-        "Space that blocks may take in the folder, of all processes together; the least recently "
-        "used make room. Less where the file system has less: a twentieth of it, at most 1 GiB, "
-        "is left free."),
+    text("MC_FILE_PATH", "",
+         "Folder of the file backend: absolute, local, of this user alone; made if need be. "
+         "Unset: /dev/shm/mooncake-kv-UID, or in /tmp where /dev/shm cannot be written."),
+    number("MC_FILE_MAX_BYTES", SettingType::kBytes, "8GB", {kMiB, 1024 * kTiB},
+           "Space of all blocks in the folder; the least recently used make room. Less where the "
+           "file system has less: a twentieth of it, at most 1 GiB, is left free."),
     text("MC_DISABLE_FILE", "",
          "A path: while something is there, the connector neither looks up nor saves."),
     number("MC_METRICS_PORT", SettingType::kInteger, "0", {0, 65535},

@@ -149,6 +149,15 @@ TEST_F(FileStoreDrafts, ThatSomebodyTookAwayCostOneMoreTry) {
   EXPECT_EQ(store->stats().bytes_used, space_taken());
 }
 
+TEST_F(FileStoreDrafts, LostFolderForThemIsMadeAnew) {
+  FileStoreOptions named = options();
+  named.unnamed_files = false;
+  const auto store = open(named);
+  std::filesystem::remove(std::filesystem::path(root()) / "drafts");
+  EXPECT_EQ(put(*store, "key").effect, PutEffect::kStored);
+  EXPECT_EQ(get(*store, "key"), Reaction::kOk);
+}
+
 TEST_F(FileStoreDrafts, FilesWithoutANameAreNeverSeen) {
   FileStoreOptions watched = options();
   int looks = 0;

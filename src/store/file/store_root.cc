@@ -202,7 +202,11 @@ StoreRoot::Place StoreRoot::place() const {
   if (!there.same_file(root_info_)) return Place::kOther;
   FileInfo record;
   if (!ok(record_->file().info(&record))) return Place::kSame;
-  const bool intact = record.links > 0 && record.bytes == UsageRecord::kFileBytes;
+  bool intact = record.links > 0 && record.bytes == UsageRecord::kFileBytes;
+  if (!unnamed_files_) {
+    FileInfo drafts;
+    intact = intact && ok(drafts_.info(&drafts)) && drafts.links > 0;
+  }
   return intact ? Place::kSame : Place::kOther;
 }
 
