@@ -63,7 +63,8 @@ std::optional<StoreRoot::Found> Evictor::next_victim(StoreRoot& root, int* sampl
 
 void Evictor::take_sample(StoreRoot& root) {
   const std::int64_t future_ns = wall_ns_() + kFutureNs;
-  for (std::size_t folders = 0; folders < kFileFolders && victims_.size() < kSampleObjects;
+  std::vector<StoreRoot::Found> sample;
+  for (std::size_t folders = 0; folders < kFileFolders && sample.size() < kSampleObjects;
        ++folders) {
     bool settled = false;
     (void)root.scan(
@@ -71,19 +72,19 @@ void Evictor::take_sample(StoreRoot& root) {
         [&](StoreRoot::Found found) {
           // An empty file is what a power loss left.
           if (found.bytes == 0 || found.used_ns > future_ns) found.used_ns = 0;
-          victims_.push_back(std::move(found));
+          sample.push_back(std::move(found));
         },
         &settled);
   }
-  if (victims_.empty()) return;
   const auto older = [](const StoreRoot::Found& a, const StoreRoot::Found& b) {
     return a.used_ns < b.used_ns;
   };
-  const std::size_t kept = (victims_.size() + kVictimShare - 1) / kVictimShare;
-  std::partial_sort(victims_.begin(), victims_.begin() + static_cast<std::ptrdiff_t>(kept),
-                    victims_.end(), older);
-  victims_.resize(kept);
-  std::reverse(victims_.begin(), victims_.end());
+  const std::size_t kept = (sample.size() + kVictimShare - 1) / kVictimShare;
+  const auto end = sample.begin() + static_cast<std::ptrdiff_t>(kept);
+  std::partial_sort(sample.begin(), end, sample.end(), older);
+  sample.erase(end, sample.end());
+  std::reverse(sample.begin(), sample.end());
+  victims_ = std::move(sample);
 }
 
 std::size_t Evictor::next_folder() {
