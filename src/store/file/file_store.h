@@ -59,7 +59,7 @@ struct FileStoreStats {
 };
 
 /// Safe to use from any thread. Looks at deadlines between items. put, get and exists count as use
-/// for the eviction order. A put waits for other processes at most a quarter of a second, a read
+/// for the eviction order. A put waits for other processes at most two seconds, a read
 /// for nothing but the disk.
 class FileStore : public Store {
  public:

@@ -193,15 +193,18 @@ TEST_F(FileStoreTest, WritersAtOnceStayWithinTheLimit) {
   constexpr std::uint64_t kLimit = 256 * kBlock;
   constexpr int kWriters = 4;
   std::atomic<int> running{kWriters};
+  const auto logger = std::make_shared<testlib::CollectingLogger>();
   std::atomic<std::uint64_t> most{0};
   std::vector<Thread> threads;
   for (int who = 0; who < kWriters; ++who) {
     Result<Thread> thread = Thread::start("writer", [&, who] {
-      const auto store = open(kLimit);
+      const auto opened = open_file_store(options(kLimit), logger, system_clock());
+      ASSERT_TRUE(opened.ok());
+      FileStore& store = **opened;
       for (int i = 0; i < 250; ++i) {
         const std::string key = std::to_string(who) + "/" + std::to_string(i);
-        EXPECT_EQ(put(*store, key, 1000 + 197 * static_cast<std::size_t>(i)).reaction,
-                  Reaction::kOk);
+        EXPECT_EQ(put(store, key, 1000 + 197 * static_cast<std::size_t>(i)).reaction, Reaction::kOk)
+            << key << testing::PrintToString(logger->lines(LogLevel::kWarning));
       }
       running.fetch_sub(1);
     });

@@ -1,7 +1,6 @@
 #include "store/file/usage_record.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "base/bytes.h"
@@ -21,9 +20,6 @@ constexpr std::size_t kEntryBytes = 16;
 // Places of the byte locks, far behind the content.
 constexpr std::uint64_t kChangeLock = 1u << 20;
 constexpr std::uint64_t kFlightLocks = kChangeLock + 1;
-
-/// The lock is held for microseconds; whoever holds it longer was stopped.
-constexpr Duration kPatience = std::chrono::milliseconds(250);
 
 std::array<std::byte, kBootBytes> boot_bytes(std::string_view boot) {
   std::array<std::byte, kBootBytes> bytes{};
@@ -60,7 +56,7 @@ std::errc UsageRecord::check(Check* out) const {
 
 std::errc UsageRecord::repair() {
   const MutexLock lock(change_mutex_);
-  if (const std::errc failed = file_.lock(kChangeLock, kPatience); !ok(failed)) return failed;
+  if (const std::errc failed = file_.lock(kChangeLock, patience_); !ok(failed)) return failed;
   Check found = Check::kDamaged;
   std::errc result = check(&found);
   // Another process may have been faster.
@@ -110,7 +106,7 @@ std::errc UsageRecord::subtract(std::size_t folder, std::uint64_t bytes) {
 template <typename Change>
 std::errc UsageRecord::under_lock(Change change) {
   const MutexLock lock(change_mutex_);
-  if (const std::errc failed = file_.lock(kChangeLock, kPatience); !ok(failed)) return failed;
+  if (const std::errc failed = file_.lock(kChangeLock, patience_); !ok(failed)) return failed;
   Image image{};
   std::errc result = read(&image);
   if (ok(result)) result = change(image);

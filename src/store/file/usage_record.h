@@ -13,6 +13,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -34,7 +35,10 @@ class UsageRecord {
 
   enum class Check { kGood, kDamaged, kOtherVersion };
 
-  explicit UsageRecord(OpenFile file) : file_(std::move(file)) {}
+  /// The lock is held for microseconds, and longer only by a process that was stopped, or that a
+  /// busy machine left without a processor. After `patience`, changes are timed_out.
+  explicit UsageRecord(OpenFile file, Duration patience = std::chrono::seconds(2))
+      : file_(std::move(file)), patience_(patience) {}
 
   const OpenFile& file() const { return file_; }
   std::errc check(Check* out) const;
@@ -96,6 +100,7 @@ class UsageRecord {
   std::errc under_lock(Change change);
 
   const OpenFile file_;
+  const Duration patience_;
   Mutex change_mutex_;  // threads of this process; the byte lock excludes other processes only
   Mutex flight_mutex_;
   std::array<std::uint32_t, kFileFolders> flights_ KVC_GUARDED_BY(flight_mutex_){};

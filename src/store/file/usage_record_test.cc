@@ -22,11 +22,11 @@ class UsageRecordTest : public testing::Test {
     ASSERT_TRUE(ok(file.write_at(0, UsageRecord::empty_image())));
   }
 
-  std::unique_ptr<UsageRecord> record() {
+  std::unique_ptr<UsageRecord> record(Duration patience = std::chrono::seconds(60)) {
     OpenFile file;
     FileInfo info;
     EXPECT_TRUE(ok(folder_.open_file("usage", Folder::Access::kReadWrite, &file, &info)));
-    return std::make_unique<UsageRecord>(std::move(file));
+    return std::make_unique<UsageRecord>(std::move(file), patience);
   }
 
   static std::uint64_t total(const UsageRecord& record) {
@@ -128,12 +128,12 @@ TEST_F(UsageRecordTest, OfAStoppedProcessTheLockIsGivenUpInTime) {
   ASSERT_TRUE(ok(folder_.open_file("usage", Folder::Access::kReadWrite, &holder, &info)));
   constexpr std::uint64_t kChangeLock = 1u << 20;
   ASSERT_TRUE(ok(holder.lock(kChangeLock, Duration::zero())));
-  const auto waiting = record();
+  const auto waiting = record(std::chrono::milliseconds(20));
   std::uint64_t after = 0;
   EXPECT_EQ(waiting->add(0, 1, &after), std::errc::timed_out);
   EXPECT_EQ(total(*waiting), 0u) << "reading needs no lock";
   ASSERT_TRUE(ok(holder.unlock(kChangeLock)));
-  EXPECT_TRUE(ok(waiting->add(0, 1, &after)));
+  EXPECT_TRUE(ok(record()->add(0, 1, &after)));
 }
 
 TEST_F(UsageRecordTest, IsVouchedForInOneBootOnly) {
