@@ -1,6 +1,6 @@
 # One entry for people and for CI. Every target does its own set-up. Day to day: docs/hacking.md.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast bench crash-test lint format asan tsan clean
+.PHONY: help setup demo test test-fast bench crash-test lint docs format asan tsan clean
 VENV := .venv/bin
 
 help:
@@ -10,7 +10,8 @@ help:
 	@echo 'make test-fast  hermetic tests, under two minutes after the build'
 	@echo 'make bench      ratios against raw baselines, into build/bench/results.json'
 	@echo 'make crash-test 500 writers of a file store are killed; what they leave is checked'
-	@echo 'make lint       ruff, mypy, codespell, clang-format, headers alone, clang-tidy'
+	@echo 'make lint       ruff, mypy, codespell, clang-format, headers alone, site, clang-tidy'
+	@echo 'make docs       the documentation site, into build/docs/html'
 	@echo 'make format     apply ruff and clang-format'
 	@echo 'make asan tsan  C++ tests under sanitizers'
 	@echo 'make clean      remove build/ and .venv/'
@@ -38,6 +39,9 @@ crash-test: setup
 
 lint: setup
 	@$(VENV)/python scripts/lint.py
+
+docs: setup
+	@$(VENV)/python scripts/docs.py
 
 format: setup
 	@$(VENV)/python scripts/lint.py --fix

@@ -13,6 +13,7 @@ void bind_mooncake(nanobind::module_& m);
 void bind_object_key(nanobind::module_& m);
 void bind_scheduler(nanobind::module_& m);
 void bind_settings(nanobind::module_& m);
+void bind_stats(nanobind::module_& m);
 void bind_step_plan(nanobind::module_& m);
 void bind_store(nanobind::module_& m);
 void bind_worker(nanobind::module_& m);

@@ -15,6 +15,7 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/gil.h"
+#include "bindings/stats.h"
 #include "bindings/status_error.h"
 #include "bindings/store_object.h"
 #include "kvc/clock.h"
@@ -90,23 +91,6 @@ nb::bytes plan_step(SchedulerObject& scheduler, const std::vector<StepTuple>& ba
   return to_bytes(encoded);
 }
 
-nb::dict stats(const SchedulerObject& scheduler) {
-  const SchedulerStats counted = scheduler->stats();
-  nb::dict dict;
-  dict["queries"] = counted.queries;
-  dict["blocks_looked_up"] = counted.blocks_looked_up;
-  dict["blocks_offered"] = counted.blocks_offered;
-  dict["lookups_failed"] = counted.lookups_failed;
-  dict["lookups_no_manifest"] = counted.lookups_no_manifest;
-  dict["lookups_shard_lost"] = counted.lookups_shard_lost;
-  dict["lookups_over_budget"] = counted.lookups_over_budget;
-  dict["lookups_unaligned"] = counted.lookups_unaligned;
-  dict["requests_tracked"] = counted.requests_tracked;
-  dict["requests_forgotten"] = counted.requests_forgotten;
-  dict["pages_inconsistent"] = counted.pages_inconsistent;
-  return dict;
-}
-
 }  // namespace
 
 void bind_scheduler(nb::module_& m) {
@@ -138,7 +122,13 @@ void bind_scheduler(nb::module_& m) {
           "cancel_load",
           [](SchedulerObject& s, RequestId id, std::size_t start) { s->cancel_load(id, start); },
           "request"_a, "start_tokens"_a)
-      .def("stats", &stats, nb::sig("def stats(self) -> dict[str, int]"))
+      .def(
+          "stats", [](const SchedulerObject& s) { return to_numbers(s->stats(), kSchedulerStats); },
+          nb::sig(kNumbersType))
+      .def(
+          "latencies",
+          [](const SchedulerObject& s) { return to_latencies(s->stats(), kSchedulerLatencies); },
+          nb::sig(kLatenciesType))
       .def("disown", &SchedulerObject::disown,
            "Give up without cleaning up: after a fork, in the child.");
 }

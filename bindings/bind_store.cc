@@ -15,6 +15,7 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/gil.h"
+#include "bindings/stats.h"
 #include "bindings/status_error.h"
 #include "bindings/store_object.h"
 #include "kvc/clock.h"
@@ -141,15 +142,7 @@ nb::dict capabilities(const StoreObject& store) {
 }
 
 nb::dict counters(const GuardedStoreObject& store) {
-  const StoreCallCounters& counted = *store.counters;
-  nb::dict dict;
-  dict["store_calls"] = counted.calls.load();
-  dict["store_items"] = counted.items.load();
-  dict["store_calls_abandoned"] = counted.abandoned.load();
-  dict["store_calls_abandoned_now"] = counted.abandoned_now.load();
-  dict["store_calls_refused"] = counted.refused.load();
-  dict["store_breaker_opened"] = counted.breaker_opened.load();
-  return dict;
+  return to_numbers(*store.counters, kStoreCallStats);
 }
 
 MemoryStoreObject memory_store(std::size_t capacity_bytes, bool atomic_publish) {

@@ -10,6 +10,7 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/gil.h"
+#include "bindings/stats.h"
 #include "bindings/status_error.h"
 #include "bindings/store_object.h"
 #include "kvc/clock.h"
@@ -96,30 +97,6 @@ void close(WorkerObject& worker, double timeout_s) {
   worker->close(deadline);
 }
 
-nb::dict stats(const WorkerObject& worker) {
-  const WorkerStats counted = worker->stats();
-  nb::dict dict;
-  dict["blocks_loaded"] = counted.blocks_loaded;
-  dict["bytes_loaded"] = counted.bytes_loaded;
-  dict["load_nanoseconds"] = counted.load_nanoseconds;
-  dict["loads_missing"] = counted.loads_missing;
-  dict["loads_unavailable"] = counted.loads_unavailable;
-  dict["rejected_checksum"] = counted.rejected_checksum;
-  dict["rejected_layout"] = counted.rejected_layout;
-  dict["rejected_header"] = counted.rejected_header;
-  dict["rejected_size"] = counted.rejected_size;
-  dict["blocks_saved"] = counted.blocks_saved;
-  dict["bytes_saved"] = counted.bytes_saved;
-  dict["save_nanoseconds"] = counted.save_nanoseconds;
-  dict["blocks_already_stored"] = counted.blocks_already_stored;
-  dict["blocks_committed"] = counted.blocks_committed;
-  dict["saves_dropped"] = counted.saves_dropped;
-  dict["saves_failed"] = counted.saves_failed;
-  dict["save_queue_bytes"] = counted.save_queue_bytes;
-  dict["pages_out_of_range"] = counted.pages_out_of_range;
-  return dict;
-}
-
 }  // namespace
 
 void bind_worker(nb::module_& m) {
@@ -137,7 +114,13 @@ void bind_worker(nb::module_& m) {
       .def("drain", &drain, "timeout_s"_a)
       .def("close", &close, "timeout_s"_a)
       .def("load_budget_blocks", [](const WorkerObject& w) { return w->load_budget_blocks(); })
-      .def("stats", &stats, nb::sig("def stats(self) -> dict[str, int]"))
+      .def(
+          "stats", [](const WorkerObject& w) { return to_numbers(w->stats(), kWorkerStats); },
+          nb::sig(kNumbersType))
+      .def(
+          "latencies",
+          [](const WorkerObject& w) { return to_latencies(w->stats(), kWorkerLatencies); },
+          nb::sig(kLatenciesType))
       .def("disown", &WorkerObject::disown,
            "Give up without cleaning up: after a fork, in the child.");
 }

@@ -13,6 +13,7 @@ NB_MODULE(_native, m) {
   kvc::bindings::bind_settings(m);
   kvc::bindings::bind_store(m);
   kvc::bindings::bind_mooncake(m);
+  kvc::bindings::bind_stats(m);
   kvc::bindings::bind_scheduler(m);
   kvc::bindings::bind_worker(m);
 }

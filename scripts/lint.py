@@ -70,6 +70,7 @@ def check() -> bool:
             "headers alone",
             ["cmake", "--build", "--preset", "dev", "--target", "all_verify_interface_header_sets"],
         ),
+        run("documentation site", [sys.executable, "scripts/docs.py"]),
         run("clang and clang-tidy", ["cmake", "--preset", "tidy"], tidy),
     ]
     return all(outcomes)

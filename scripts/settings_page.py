@@ -60,32 +60,31 @@ def render(table: list[Row]) -> str:
     return "\n".join([*lines, *head, *rows(table, foreign=True)]) + "\n"
 
 
-def split_page(text: str) -> tuple[str, str, str]:
-    """Return what stands before, between and after the markers."""
-    before, begin, rest = text.partition(BEGIN)
-    table, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{PAGE} has not both marker lines {BEGIN!r} and {END!r}")
-    return before, table, after
+def keep_equal(page: Path, begin: str, wanted: str, what: str | None) -> int:
+    """Compare what stands between the markers of a page with `wanted`, or write it there."""
+    parser = argparse.ArgumentParser(description=what)
+    parser.add_argument("--write", action="store_true", help="rewrite the page's table")
+    write = parser.parse_args().write
+    text = page.read_text()
+    before, found_begin, rest = text.partition(begin)
+    table, found_end, after = rest.partition(END)
+    if not found_begin or not found_end:
+        raise ValueError(f"{page} has not both marker lines {begin!r} and {END!r}")
+    if table == wanted:
+        return 0
+    if write:
+        page.write_text(before + begin + wanted + END + after)
+        return 0
+    script = Path(sys.argv[0]).name
+    print(f"{page}: differs from the code; remedy: {script} --write", file=sys.stderr)
+    return 1
 
 
 def main() -> int:
     """Compare or write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="rewrite the page's table")
-    write = parser.parse_args().write
     from mooncake_trtllm._native import setting_table
 
-    text = PAGE.read_text()
-    before, table, after = split_page(text)
-    wanted = render(list(setting_table()))
-    if table == wanted:
-        return 0
-    if write:
-        PAGE.write_text(before + BEGIN + wanted + END + after)
-        return 0
-    print(f"{PAGE}: differs from the code; remedy: settings_page.py --write", file=sys.stderr)
-    return 1
+    return keep_equal(PAGE, BEGIN, render(list(setting_table())), __doc__)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """Sphinx configuration of the site, which is all of docs/.
 
-Build it with
-  python -m pip install -r docs/requirements.txt
-  sphinx-build -W -c docs/source docs build/docs
+`make docs` builds it, with warnings as errors; so does `make lint`.
 """
 
 project = "mooncake-trtllm"

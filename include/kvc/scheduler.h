@@ -28,6 +28,7 @@
 #include "kvc/block_hash.h"
 #include "kvc/clock.h"
 #include "kvc/log.h"
+#include "kvc/stats.h"
 #include "kvc/step_plan.h"
 #include "kvc/store.h"
 
@@ -72,19 +73,69 @@ struct StepRequest {
   std::size_t scheduled_tokens = 0;  ///< Computed by this pass.
 };
 
+/// Blocks that a prompt could have got (whole ones after the engine's own match, with at least one
+/// token left to compute) are either offered or missed for one reason:
+/// blocks_looked_up == blocks_offered + all of blocks_missed_*.
 struct SchedulerStats {
   std::uint64_t queries = 0;
   std::uint64_t blocks_looked_up = 0;
   std::uint64_t blocks_offered = 0;
-  std::uint64_t lookups_failed = 0;       ///< Ended by a store error or the deadline.
-  std::uint64_t lookups_no_manifest = 0;  ///< Ended by a block that is not committed.
-  std::uint64_t lookups_shard_lost = 0;   ///< Ended by a manifest without all of its shards.
-  std::uint64_t lookups_over_budget = 0;  ///< Cut to what a load can move in time.
-  std::uint64_t lookups_unaligned = 0;    ///< Local match inside a block: nothing offered.
-  std::uint64_t requests_tracked = 0;     ///< Now.
-  std::uint64_t requests_forgotten = 0;   ///< By the bound on tracked requests.
-  std::uint64_t pages_inconsistent = 0;   ///< Requests whose page count did not fit their prompt.
+  std::uint64_t blocks_missed_no_manifest = 0;
+  std::uint64_t blocks_missed_shard_lost = 0;
+  std::uint64_t blocks_missed_store_failed = 0;
+  std::uint64_t blocks_missed_over_budget = 0;
+  std::uint64_t blocks_missed_unaligned = 0;
+  std::uint64_t blocks_missed_untracked = 0;
+  std::uint64_t lookups_failed = 0;
+  std::uint64_t lookups_no_manifest = 0;
+  std::uint64_t lookups_shard_lost = 0;
+  std::uint64_t lookups_over_budget = 0;
+  std::uint64_t lookups_unaligned = 0;
+  std::uint64_t requests_tracked = 0;
+  std::uint64_t requests_forgotten = 0;
+  std::uint64_t pages_inconsistent = 0;
+  LatencyHistogram lookup_latency;
 };
+
+inline constexpr StatField<SchedulerStats> kSchedulerStats[] = {
+    {"queries", "", &SchedulerStats::queries, StatKind::kCounter, "Requests asked about."},
+    {"blocks_looked_up", "", &SchedulerStats::blocks_looked_up, StatKind::kCounter,
+     "Blocks that the prompts asked about could have got."},
+    {"blocks_offered", "", &SchedulerStats::blocks_offered, StatKind::kCounter,
+     "Blocks promised: hits."},
+    {"blocks_missed", "no_manifest", &SchedulerStats::blocks_missed_no_manifest, StatKind::kCounter,
+     "From the first block on that nobody has committed."},
+    {"blocks_missed", "shard_lost", &SchedulerStats::blocks_missed_shard_lost, StatKind::kCounter,
+     "From the first block on whose manifest outlived a shard of some rank."},
+    {"blocks_missed", "store_failed", &SchedulerStats::blocks_missed_store_failed,
+     StatKind::kCounter, "From where on the store gave no answer in time."},
+    {"blocks_missed", "over_budget", &SchedulerStats::blocks_missed_over_budget, StatKind::kCounter,
+     "Stored, but more than the loads of a step can move in time."},
+    {"blocks_missed", "unaligned", &SchedulerStats::blocks_missed_unaligned, StatKind::kCounter,
+     "After a local match that ends inside a block."},
+    {"blocks_missed", "untracked", &SchedulerStats::blocks_missed_untracked, StatKind::kCounter,
+     "Stored, but as many requests are tracked as can be."},
+    {"lookups_failed", "", &SchedulerStats::lookups_failed, StatKind::kCounter,
+     "Lookups ended by a store error or the deadline."},
+    {"lookups_no_manifest", "", &SchedulerStats::lookups_no_manifest, StatKind::kCounter,
+     "Lookups ended by a block that is not committed."},
+    {"lookups_shard_lost", "", &SchedulerStats::lookups_shard_lost, StatKind::kCounter,
+     "Lookups ended by a manifest without all of its shards."},
+    {"lookups_over_budget", "", &SchedulerStats::lookups_over_budget, StatKind::kCounter,
+     "Lookups cut to what a load can move in time."},
+    {"lookups_unaligned", "", &SchedulerStats::lookups_unaligned, StatKind::kCounter,
+     "Queries whose local match ends inside a block."},
+    {"requests_tracked", "", &SchedulerStats::requests_tracked, StatKind::kGauge,
+     "Requests known now."},
+    {"requests_forgotten", "", &SchedulerStats::requests_forgotten, StatKind::kCounter,
+     "Requests that lost their place, or found none, by the bound on tracked requests."},
+    {"pages_inconsistent", "", &SchedulerStats::pages_inconsistent, StatKind::kCounter,
+     "Requests whose pages did not fit their prompt; they are not saved."},
+};
+inline constexpr LatencyField<SchedulerStats> kSchedulerLatencies[] = {
+    {"lookup_latency", &SchedulerStats::lookup_latency, "One lookup in the store, all its calls."},
+};
+static_assert(covers_all(kSchedulerStats, kSchedulerLatencies));
 
 class Scheduler {
  public:

@@ -23,6 +23,7 @@
 #include "kvc/executor.h"
 #include "kvc/layout.h"
 #include "kvc/log.h"
+#include "kvc/stats.h"
 #include "kvc/step_plan.h"
 #include "kvc/store.h"
 
@@ -57,25 +58,69 @@ struct LoadFailure {
 
 struct WorkerStats {
   std::uint64_t blocks_loaded = 0;
-  std::uint64_t bytes_loaded = 0;  ///< Payload put into pages.
+  std::uint64_t bytes_loaded = 0;
   std::uint64_t load_nanoseconds = 0;
   std::uint64_t loads_missing = 0;
-  std::uint64_t loads_unavailable = 0;  ///< Store down or deadline passed.
+  std::uint64_t loads_unavailable = 0;
   std::uint64_t rejected_checksum = 0;
   std::uint64_t rejected_layout = 0;
-  std::uint64_t rejected_header = 0;  ///< Magic, version or identity.
+  std::uint64_t rejected_header = 0;
   std::uint64_t rejected_size = 0;
-  /// Of a store that does not tell whether a put stored anything, every put that it took.
-  std::uint64_t blocks_saved = 0;      ///< Shards put by this rank.
-  std::uint64_t bytes_saved = 0;       ///< Payload of those.
-  std::uint64_t save_nanoseconds = 0;  ///< Background time spent in batches.
+  std::uint64_t blocks_saved = 0;
+  std::uint64_t bytes_saved = 0;
+  std::uint64_t save_nanoseconds = 0;
   std::uint64_t blocks_already_stored = 0;
-  std::uint64_t blocks_committed = 0;  ///< Manifests seen published by this rank.
-  std::uint64_t saves_dropped = 0;     ///< Queue or staging full, or store backing off.
+  std::uint64_t blocks_committed = 0;
+  std::uint64_t saves_dropped = 0;
   std::uint64_t saves_failed = 0;
-  std::uint64_t save_queue_bytes = 0;    ///< Now.
-  std::uint64_t pages_out_of_range = 0;  ///< Plan entries refused.
+  std::uint64_t save_queue_bytes = 0;
+  std::uint64_t pages_out_of_range = 0;
+  LatencyHistogram load_latency;
+  LatencyHistogram put_latency;
 };
+
+inline constexpr StatField<WorkerStats> kWorkerStats[] = {
+    {"blocks_loaded", "", &WorkerStats::blocks_loaded, StatKind::kCounter,
+     "Blocks put into pages."},
+    {"bytes_loaded", "", &WorkerStats::bytes_loaded, StatKind::kCounter, "Payload put into pages."},
+    {"load_nanoseconds", "", &WorkerStats::load_nanoseconds, StatKind::kCounter,
+     "Time that loads took."},
+    {"loads_missing", "", &WorkerStats::loads_missing, StatKind::kCounter,
+     "Promised blocks that were not in the store."},
+    {"loads_unavailable", "", &WorkerStats::loads_unavailable, StatKind::kCounter,
+     "Promised blocks not loaded: store down, deadline passed, or no staging memory."},
+    {"rejected", "checksum", &WorkerStats::rejected_checksum, StatKind::kCounter,
+     "Stored bytes refused: altered."},
+    {"rejected", "layout", &WorkerStats::rejected_layout, StatKind::kCounter,
+     "Stored bytes refused: of another layout."},
+    {"rejected", "header", &WorkerStats::rejected_header, StatKind::kCounter,
+     "Stored bytes refused: magic, version or identity."},
+    {"rejected", "size", &WorkerStats::rejected_size, StatKind::kCounter,
+     "Stored bytes refused: size."},
+    {"blocks_saved", "", &WorkerStats::blocks_saved, StatKind::kCounter,
+     "Shards put by this rank; of a store that does not tell whether a put stored anything, every "
+     "put that it took."},
+    {"bytes_saved", "", &WorkerStats::bytes_saved, StatKind::kCounter, "Payload of blocks_saved."},
+    {"save_nanoseconds", "", &WorkerStats::save_nanoseconds, StatKind::kCounter,
+     "Background time spent in batches of saves."},
+    {"blocks_already_stored", "", &WorkerStats::blocks_already_stored, StatKind::kCounter,
+     "Shards that were stored before this rank's save."},
+    {"blocks_committed", "", &WorkerStats::blocks_committed, StatKind::kCounter,
+     "Manifests seen published by this rank."},
+    {"saves_dropped", "", &WorkerStats::saves_dropped, StatKind::kCounter,
+     "Saves dropped: queue or staging full, store backing off, or load failed."},
+    {"saves_failed", "", &WorkerStats::saves_failed, StatKind::kCounter,
+     "Saves that the store refused, or did not answer."},
+    {"save_queue_bytes", "", &WorkerStats::save_queue_bytes, StatKind::kGauge,
+     "Payload of saves that have not ended."},
+    {"pages_out_of_range", "", &WorkerStats::pages_out_of_range, StatKind::kCounter,
+     "Pages of a plan that the pool does not have; refused."},
+};
+inline constexpr LatencyField<WorkerStats> kWorkerLatencies[] = {
+    {"load_latency", &WorkerStats::load_latency, "All loads of one step."},
+    {"put_latency", &WorkerStats::put_latency, "One batched put of shards."},
+};
+static_assert(covers_all(kWorkerStats, kWorkerLatencies));
 
 class Worker {
  public:

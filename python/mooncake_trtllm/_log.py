@@ -44,6 +44,11 @@ class _Log:
         """Log an error with the exception that is being handled."""
         self._tell(logging.ERROR, message, args, exc_info=True)
 
+    def exception_once(self, message: str, *args: Any) -> None:
+        """Like exception(), unless this process has logged the same before."""
+        if self._is_new(message, args):
+            self._tell(logging.ERROR, message, args, exc_info=True)
+
     def _is_new(self, message: str, args: tuple[Any, ...]) -> bool:
         with self._lock:
             known = (message, args) in self._told

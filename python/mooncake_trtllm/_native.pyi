@@ -264,6 +264,12 @@ def open_mooncake_store(
     GIL but for Mooncake's own setup(); call it where a second of waiting does no harm.
     """
 
+def stat_table() -> dict[str, list[tuple[str, str, str, str]]]:
+    """By owner: (family, reason, kind, help) of each figure."""
+
+def latency_bounds() -> list[float]:
+    """Upper bounds of all buckets but the last, in seconds."""
+
 class Scheduler:
     def __init__(
         self,
@@ -302,6 +308,7 @@ class Scheduler:
     def reset(self, request: int) -> None: ...
     def cancel_load(self, request: int, start_tokens: int) -> None: ...
     def stats(self) -> dict[str, int]: ...
+    def latencies(self) -> dict[str, tuple[list[int], float]]: ...
     def disown(self) -> None:
         """Give up without cleaning up: after a fork, in the child."""
 
@@ -333,5 +340,6 @@ class Worker:
     def close(self, timeout_s: float) -> None: ...
     def load_budget_blocks(self) -> int: ...
     def stats(self) -> dict[str, int]: ...
+    def latencies(self) -> dict[str, tuple[list[int], float]]: ...
     def disown(self) -> None:
         """Give up without cleaning up: after a fork, in the child."""

@@ -40,6 +40,9 @@ _LORA_DATA = ("lora_weights", "lora_config")
 class Bypass(Exception):  # noqa: N818 - an outcome, not an error
     """The request is neither looked up nor saved; the message says why."""
 
+    reason = "content"
+    """Which of _stats.BYPASSES counts it."""
+
 
 @dataclass(frozen=True)
 class RequestContent:

@@ -11,7 +11,9 @@ from mooncake_trtllm import _native
 from mooncake_trtllm._instance import Instance, start_base, start_instance, total
 from mooncake_trtllm._lifecycle import release_with
 from mooncake_trtllm._log import log
+from mooncake_trtllm._metrics import exporter
 from mooncake_trtllm._rendezvous import SchedulerEntry, rendezvous
+from mooncake_trtllm._stats import BYPASSES, figures, no_figures, numbers_of
 from mooncake_trtllm.errors import KvConnectorConfigError
 from mooncake_trtllm.identity import states_block_size
 from mooncake_trtllm.request import (
@@ -31,19 +33,14 @@ __all__ = ["MooncakeKvCacheConnectorScheduler"]
 _NO_PROMISE = (0, False)
 _LOGGED_BYPASSES = 20
 _MAX_OPEN_PROMISES = 1 << 16
-_COUNTERS = (
-    "queries",
-    "blocks_looked_up",
-    "blocks_offered",
-    "lookups_failed",
-    "lookups_no_manifest",
-    "lookups_shard_lost",
-    "lookups_over_budget",
-    "lookups_unaligned",
-    "requests_tracked",
-    "requests_forgotten",
-    "pages_inconsistent",
-)
+
+
+class _NoPool(Bypass):
+    reason = "no_pool"
+
+
+class _Disabled(Bypass):
+    reason = "disabled"
 
 
 class _Resources:
@@ -55,7 +52,12 @@ class _Resources:
         self._core: _native.Scheduler | None = None
         self._lock = threading.Lock()
         self._ended = False
-        self._last_stats: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
+        self._last = no_figures("scheduler")
+        self.queries = 0
+        self.bypassed = dict.fromkeys(BYPASSES, 0)
+        self._exported = exporter.add(
+            self, "scheduler", instance.rank.rank, instance.settings.metrics_address
+        )
 
     def core(self) -> _native.Scheduler | None:
         """Return the core's scheduler, None until rank 0's worker knows its pool."""
@@ -82,12 +84,13 @@ class _Resources:
         """Return the blocks that rank 0 can load in time in one step."""
         return rendezvous.load_budget_for(self._entry)
 
-    def stats(self) -> dict[str, int]:
-        """Return the core's counters; after the end, what they were."""
+    def metrics(self) -> dict[str, Any]:
+        """Return all figures; after the end, what they were."""
         core = self._core
-        if core is not None:
-            self._last_stats = core.stats()
-        return self._last_stats
+        counted = self._last if core is None else figures(core)
+        bypassed = {f"queries_bypassed_{reason}": n for reason, n in self.bypassed.items()}
+        total = {"queries": self.queries, "queries_bypassed": sum(bypassed.values())}
+        return {**counted, **total, **bypassed}
 
     def release(self) -> None:
         """See Releasable."""
@@ -96,8 +99,9 @@ class _Resources:
                 return
             self._ended = True
             if self._core is not None:
-                self._last_stats = {**self._core.stats(), "requests_tracked": 0}
+                self._last = {**figures(self._core), "requests_tracked": 0}
             self._core = None
+        exporter.remove(self._exported)
         rendezvous.remove(self._entry)
         self._instance.lease.release()
 
@@ -125,10 +129,9 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
             self._instance, rendezvous.add_scheduler(llm_args, self._instance.identity)
         )
         self._finalizer = release_with(self, self._resources)
-        self._queries = 0
-        self._bypassed = 0
         # Requests with a promise: not allocated yet; allocated, load not planned yet; and those
-        # whose load cannot be planned, which the workers must hear of.
+        # whose load cannot be planned, which the workers must hear of. Kept here, since they count
+        # for the runtime also when the core has forgotten them, or is gone.
         self._promised: dict[int, None] = {}
         self._owed: set[int] = set()
         self._broken: set[int] = set()
@@ -140,13 +143,13 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int, bool]:
         """Return how many tokens after the runtime's own match will be loaded."""
-        self._queries += 1
+        self._resources.queries += 1
         core = self._resources.core()
         try:
             if core is None:
-                raise Bypass("no worker of this instance has registered its KV pool yet")
+                raise _NoPool("no worker of this instance has registered its KV pool yet")
             if self._instance.settings.disabled():
-                raise Bypass(f"{self._instance.settings.disable_file} is there")
+                raise _Disabled(f"{self._instance.settings.disable_file} is there")
             content = read_request(request, self._instance.settings.lora_ids)
             tokens = self._lookup(core, content, num_computed_tokens)
         except (Bypass, KvConnectorConfigError) as reason:
@@ -165,13 +168,15 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
         while len(self._promised) > _MAX_OPEN_PROMISES:
             del self._promised[next(iter(self._promised))]
 
-    def _bypass(self, request: Any, reason: Exception | None) -> None:
+    def _bypass(self, request: Any, why: Bypass | KvConnectorConfigError | None) -> None:
         """The request is not cached; nothing that was known of its id holds any more."""
-        self._bypassed += 1
+        reason = "error" if why is None else getattr(why, "reason", Bypass.reason)
+        bypassed = self._resources.bypassed
+        bypassed[reason] += 1
         self._forget(request)
-        if reason is not None and self._bypassed <= _LOGGED_BYPASSES:
+        if why is not None and sum(bypassed.values()) <= _LOGGED_BYPASSES:
             request_id = getattr(request, "request_id", "without id")
-            log.info("request %s bypasses the store: %s", request_id, reason)
+            log.info("request %s bypasses the store: %s", request_id, why)
 
     def _lookup(
         self, core: _native.Scheduler, content: RequestContent, num_computed_tokens: int
@@ -331,12 +336,17 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
                 "promised until one does"
             )
 
+    @total(dict)
+    def metrics(self) -> dict[str, Any]:
+        """Return numbers since the start by name, and histograms of latencies.
+
+        A histogram is `{"count": n, "sum_seconds": s, "buckets": [(bound, count up to it), ...]}`.
+        """
+        return self._resources.metrics()
+
     def stats(self) -> dict[str, int | float]:
-        """Return counters since the start."""
-        counted: dict[str, int | float] = dict(self._resources.stats())
-        counted["queries"] = self._queries
-        counted["queries_bypassed"] = self._bypassed
-        return counted
+        """Return the numbers of metrics()."""
+        return numbers_of(self.metrics())
 
     def close(self) -> None:
         """Give everything back now instead of when the last reference goes. Idempotent."""

@@ -36,6 +36,7 @@ class ConnectorSettings:
     file_path: str
     file_max_bytes: int
     disable_file: str | None
+    metrics_address: tuple[str, int]
     rank: int | None
     world_size: int | None
 
@@ -66,6 +67,7 @@ def load_settings(environment: Mapping[str, str] | None = None) -> ConnectorSett
         file_path=core.text("MC_FILE_PATH") or default_file_path(),
         file_max_bytes=core.number("MC_FILE_MAX_BYTES"),
         disable_file=core.text("MC_DISABLE_FILE") or None,
+        metrics_address=(core.text("MC_METRICS_HOST"), core.number("MC_METRICS_PORT")),
         rank=core.number("MC_RANK") if core.has_value("MC_RANK") else None,
         world_size=core.number("MC_WORLD_SIZE") if core.has_value("MC_WORLD_SIZE") else None,
     )

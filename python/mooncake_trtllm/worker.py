@@ -10,8 +10,10 @@ from mooncake_trtllm import _native
 from mooncake_trtllm._instance import Instance, start_base, start_instance, total
 from mooncake_trtllm._lifecycle import release_with
 from mooncake_trtllm._log import log
+from mooncake_trtllm._metrics import exporter
 from mooncake_trtllm._pool import HostPool, host_pool
 from mooncake_trtllm._rendezvous import WorkerEntry, rendezvous
+from mooncake_trtllm._stats import figures, no_figures, numbers_of
 from mooncake_trtllm.errors import (
     KvConnectorConfigError,
     KvConnectorLoadError,
@@ -29,27 +31,6 @@ _SAVE_DEADLINE_S = 10.0
 _THREADS = 4
 _NAMED_IN_MESSAGE = 4
 
-_COUNTERS = (
-    "blocks_loaded",
-    "bytes_loaded",
-    "blocks_saved",
-    "bytes_saved",
-    "blocks_already_stored",
-    "saves_dropped",
-    "saves_failed",
-    "blocks_committed",
-    "rejected_checksum",
-    "rejected_layout",
-    "rejected_header",
-    "rejected_size",
-    "loads_missing",
-    "loads_unavailable",
-    "save_queue_bytes",
-    "pages_out_of_range",
-    "load_nanoseconds",
-    "save_nanoseconds",
-)
-
 
 class _Resources:
     """What a worker must give back. Holds no reference to it."""
@@ -60,11 +41,14 @@ class _Resources:
         self._pool: HostPool | None = None
         self._lock = threading.Lock()
         self._ended = False
-        self._last_stats: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
+        self._last = no_figures("worker")
         self.core: _native.Worker | None = None
         # The core takes the calls of a step one after the other; a runtime makes them on one
         # thread, and whoever does not must not make it read a plan that is being replaced.
         self.turn = threading.RLock()
+        self._exported = exporter.add(
+            self, "worker", instance.rank.rank, instance.settings.metrics_address
+        )
 
     def register(self, pool: HostPool) -> None:
         """Make the core's worker for a pool, and tell the scheduler its keyspace."""
@@ -121,12 +105,11 @@ class _Resources:
             keyspace.hex(),
         )
 
-    def stats(self) -> dict[str, int]:
-        """Return the core's counters; after the end, what they were."""
+    def metrics(self) -> dict[str, Any]:
+        """Return all figures; after the end, what they were."""
         core = self.core
-        if core is not None:
-            self._last_stats = core.stats()
-        return {**self._last_stats, **self._instance.lease.counters()}
+        counted = self._last if core is None else figures(core)
+        return {**counted, **self._instance.lease.counters()}
 
     def release(self) -> None:
         """See Releasable."""
@@ -138,8 +121,9 @@ class _Resources:
         if core is not None:
             core.drain(_DRAIN_AT_END_S)
             core.close(_CLOSE_S)
-            self._last_stats = core.stats()
+            self._last = figures(core)
         self.core = self._pool = None
+        exporter.remove(self._exported)
         if self._entry is not None:
             rendezvous.remove(self._entry)
         self._instance.lease.release()
@@ -295,12 +279,17 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
 
     # The life of the worker --------------------------------------------------------------------
 
+    @total(dict)
+    def metrics(self) -> dict[str, Any]:
+        """Return numbers since the start by name, and histograms of latencies.
+
+        A histogram is `{"count": n, "sum_seconds": s, "buckets": [(bound, count up to it), ...]}`.
+        """
+        return self._resources.metrics()
+
     def stats(self) -> dict[str, int | float]:
-        """Return counters since the start."""
-        counted: dict[str, int | float] = dict(self._resources.stats())
-        for name in ("load", "save"):
-            counted[f"{name}_seconds"] = counted.pop(f"{name}_nanoseconds") / 1e9
-        return counted
+        """Return the numbers of metrics()."""
+        return numbers_of(self.metrics())
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until every save so far has ended, at most `timeout_s`. True if all did."""

@@ -101,10 +101,13 @@ void CommitBatch::put_shards(const Indices& blocks) {
         {parts_.shards.key(item.block), item.page->bytes().data(), parts_.shards.object_bytes()});
     pages.push_back(item.page);
   }
+  const Instant begin = parts_.worker.clock->now();
   const std::vector<PutResult> results =
       checked(parts_.worker.store->put(
                   std::move(items), {.deadline = deadline_, .hold = hold_pages(std::move(pages))}),
               blocks.size(), lost_put());
+  const Duration took = parts_.worker.clock->now() - begin;
+  parts_.counters->update([took](WorkerStats& stats) { stats.put_latency.add(took); });
   for (std::size_t n = 0; n < blocks.size(); ++n) {
     Block& block = blocks_[blocks[n]];
     block.commit.on_put(results[n]);

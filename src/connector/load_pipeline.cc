@@ -268,15 +268,8 @@ void LoadPipeline::remove_rejected(Run& run) {
 
 void LoadPipeline::report(const Run& run) {
   parts_.counters->update([&gained = run.gained](WorkerStats& stats) {
-    stats.blocks_loaded += gained.blocks_loaded;
-    stats.bytes_loaded += gained.bytes_loaded;
-    stats.load_nanoseconds += gained.load_nanoseconds;
-    stats.loads_missing += gained.loads_missing;
-    stats.loads_unavailable += gained.loads_unavailable;
-    stats.rejected_checksum += gained.rejected_checksum;
-    stats.rejected_layout += gained.rejected_layout;
-    stats.rejected_header += gained.rejected_header;
-    stats.rejected_size += gained.rejected_size;
+    add(stats, gained);
+    stats.load_latency.add(std::chrono::nanoseconds(gained.load_nanoseconds));
   });
   if (run.failures.empty()) return;
   const LoadFailure& first = run.failures.front();

@@ -66,7 +66,8 @@ struct Scheduler::Impl {
   void forget(RequestId id) KVC_EXCLUDES(mutex);
   void drop(RequestId id) KVC_REQUIRES(mutex);
   void begin_step() KVC_REQUIRES(mutex);
-  void count_lookup(std::size_t blocks, const PrefixLookup& found) KVC_EXCLUDES(mutex);
+  void count_lookup(std::size_t wanted, const PrefixLookup& found, Duration took)
+      KVC_EXCLUDES(mutex);
 
   bool allocated(RequestId id, std::span<const SlotIndex> slots) KVC_EXCLUDES(mutex);
   void plan_loads(StepPlan* plan) KVC_REQUIRES(mutex);
@@ -128,24 +129,28 @@ Result<Offer> Scheduler::Impl::query(RequestId id, const RequestContent& content
 Promise Scheduler::Impl::look_up(const BlockChain& chain,
                                  const TrackedRequest::Identity& identity) {
   const std::size_t block_tokens = options.tokens_per_block;
+  const std::size_t first =
+      identity.computed_tokens / block_tokens + (identity.computed_tokens % block_tokens != 0);
+  // At least one token of the prompt is left to compute.
+  const std::size_t end =
+      identity.prompt_tokens == 0 ? 0 : (identity.prompt_tokens - 1) / block_tokens;
+  const std::size_t wanted = end - std::min(first, end);
   if (identity.computed_tokens % block_tokens != 0) {
     const MutexLock lock(mutex);
     ++stats.lookups_unaligned;
+    stats.blocks_looked_up += wanted;
+    stats.blocks_missed_unaligned += wanted;
     return {};
   }
-  // At least one token of the prompt is left to compute.
-  const std::size_t first = identity.computed_tokens / block_tokens;
-  const std::size_t end =
-      identity.prompt_tokens == 0 ? 0 : (identity.prompt_tokens - 1) / block_tokens;
-  if (first >= end) return {};
+  if (wanted == 0) return {};
   const Instant asked_at = clock->now();
   const Deadline deadline = lookup_deadline(asked_at);
   const ProbeOptions probing{.world_size = options.world_size,
                              .atomic_publish = store->capabilities().atomic_publish};
   const PrefixLookup found = look_up_prefix(*store, *clock, probing, keys,
-                                            chain.blocks().subspan(first, end - first), deadline);
-  count_lookup(end - first, found);
+                                            chain.blocks().subspan(first, wanted), deadline);
   const Instant answered_at = clock->now();
+  count_lookup(wanted, found, answered_at - asked_at);
   const MutexLock lock(mutex);
   step_lookup_time += answered_at - asked_at;
   // One without time asks nothing, and must not put off the next step.
@@ -161,8 +166,10 @@ Deadline Scheduler::Impl::lookup_deadline(Instant now) {
 
 std::size_t Scheduler::Impl::within_budget(std::size_t available) {
   const std::size_t room = load_budget - std::min(load_budget, step_promised);
-  if (available > room) ++stats.lookups_over_budget;
-  return std::min(available, room);
+  if (available <= room) return available;
+  ++stats.lookups_over_budget;
+  stats.blocks_missed_over_budget += available - room;
+  return room;
 }
 
 void Scheduler::Impl::begin_step() {
@@ -170,15 +177,24 @@ void Scheduler::Impl::begin_step() {
   step_promised = 0;
 }
 
-void Scheduler::Impl::count_lookup(std::size_t blocks, const PrefixLookup& found) {
+void Scheduler::Impl::count_lookup(std::size_t wanted, const PrefixLookup& found, Duration took) {
   const bool failed = found.end == PrefixProbe::End::kStoreError;
+  const std::size_t missed = wanted - found.available_blocks;
   bool changed = false;
   {
     const MutexLock lock(mutex);
-    stats.blocks_looked_up += blocks;
-    if (failed) ++stats.lookups_failed;
-    if (found.end == PrefixProbe::End::kNoManifest) ++stats.lookups_no_manifest;
-    if (found.end == PrefixProbe::End::kShardLost) ++stats.lookups_shard_lost;
+    stats.lookup_latency.add(took);
+    stats.blocks_looked_up += wanted;
+    if (failed) {
+      ++stats.lookups_failed;
+      stats.blocks_missed_store_failed += missed;
+    } else if (found.end == PrefixProbe::End::kNoManifest) {
+      ++stats.lookups_no_manifest;
+      stats.blocks_missed_no_manifest += missed;
+    } else if (found.end == PrefixProbe::End::kShardLost) {
+      ++stats.lookups_shard_lost;
+      stats.blocks_missed_shard_lost += missed;
+    }
     changed = failed != store_failing;
     store_failing = failed;
   }
@@ -198,13 +214,18 @@ Promise Scheduler::Impl::earlier_promise(RequestId id, const BlockChain& chain,
   const MutexLock lock(mutex);
   const TrackedRequest* earlier = tracker.find(id);
   if (earlier == nullptr || now - earlier->promise().probed_at >= fresh_for) return {};
-  return earlier->is_same_question(chain, identity) ? earlier->promise() : Promise{};
+  if (!earlier->is_same_question(chain, identity)) return {};
+  stats.blocks_looked_up += earlier->promise().blocks.size();
+  return earlier->promise();
 }
 
 bool Scheduler::Impl::track(RequestId id, TrackedRequest request, std::size_t offered_blocks) {
   const MutexLock lock(mutex);
   drop(id);
-  if (!tracker.insert(id, std::move(request), plans)) return false;
+  if (!tracker.insert(id, std::move(request), plans)) {
+    stats.blocks_missed_untracked += offered_blocks;
+    return false;
+  }
   stats.blocks_offered += offered_blocks;
   step_promised += offered_blocks;
   return true;

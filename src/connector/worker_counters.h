@@ -27,6 +27,11 @@ class WorkerCounters {
   WorkerStats stats_ KVC_GUARDED_BY(mutex_);
 };
 
+/// Adds the counters of a part of the work.
+inline void add(WorkerStats& stats, const WorkerStats& gained) {
+  for (const StatField<WorkerStats>& row : kWorkerStats) stats.*row.field += gained.*row.field;
+}
+
 inline void count_rejection(WorkerStats& stats, Rejection rejection) {
   switch (rejection) {
     case Rejection::kNone:

@@ -19,7 +19,7 @@ class WorkerLoadOnBothKinds : public OnBothKinds {};
 INSTANTIATE_TEST_SUITE_P(, WorkerLoadOnBothKinds, ::testing::Bool(), kind_name);
 
 /// A page copier that calls the test before it copies.
-class WatchedCopier final : public PageCopier {
+class WatchedCopier : public PageCopier {
  public:
   std::function<Status(SlotIndex)> before_copy_in = [](SlotIndex) { return Status(); };
   std::function<Status()> on_flush = [] { return Status(); };
@@ -66,6 +66,29 @@ TEST_P(WorkerLoadOnBothKinds, PromisedPagesHoldTheStoredBytes) {
   EXPECT_TRUE(world.pool.guards_intact());
   EXPECT_EQ(world.worker->stats().blocks_loaded, 20u);
   EXPECT_EQ(world.worker->stats().bytes_loaded, 20 * WorkerWorld::kPageBytes);
+}
+
+TEST(WorkerLoad, EachLoadIsTimedOnce) {
+  class SlowCopier final : public WatchedCopier {
+   public:
+    explicit SlowCopier(std::shared_ptr<testlib::SimClock> clock) {
+      on_flush = [time = std::move(clock)] {
+        time->advance(std::chrono::milliseconds(3));
+        return Status();
+      };
+    }
+  };
+  WorkerWorld world;
+  world.copier = std::make_shared<SlowCopier>(world.clock);
+  world.start();
+  put_all(world, 2);
+  EXPECT_TRUE(world.load(world.tasks(numbers_to(2))).empty());
+  EXPECT_TRUE(world.load({}).empty());
+  EXPECT_EQ(world.load(world.tasks({9})).size(), 1u) << "a load that fails is timed too";
+  const WorkerStats stats = world.worker->stats();
+  EXPECT_EQ(stats.load_latency.count(), 2u);
+  EXPECT_GE(stats.load_latency.sum(), std::chrono::milliseconds(3));
+  EXPECT_EQ(stats.load_latency.sum(), Duration(stats.load_nanoseconds));
 }
 
 TEST(WorkerLoad, AnyAmountOfStagingWillDo) {

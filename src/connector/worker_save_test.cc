@@ -77,6 +77,14 @@ TEST(WorkerSave, BatchIsCommittedInOneCallPerStep) {
   for (const auto& call : world.store->calls()) EXPECT_EQ(call.keys.size(), 5u);
 }
 
+TEST(WorkerSave, EachPutOfShardsIsTimed) {
+  WorkerWorld world;
+  world.options.batch_blocks = 2;
+  world.start();
+  world.save_now(world.tasks({1, 2, 3, 4, 5}));
+  EXPECT_EQ(world.worker->stats().put_latency.count(), 3u) << "of shards, not of manifests";
+}
+
 TEST(WorkerSave, LaggardsCatchUpBeforeTheQuorumProbe) {
   WorkerWorld world(false);
   world.start();

@@ -91,8 +91,13 @@ constexpr auto kTable = std::to_array<SettingSpec>({
            "file system has less: a twentieth of it, at most 1 GiB, is left free."),
     text("MC_DISABLE_FILE", "",
          "A path: while something is there, the connector neither looks up nor saves."),
-    number("MC_METRICS_PORT", SettingType::kInteger, "0", {0, 65535},
-           "Port for metrics. Must be 0 in this version."),
+    number(
+        "MC_METRICS_PORT", SettingType::kInteger, "0", {0, 65535},
+        "Port on which this process serves its metrics to Prometheus: this one in the process of "
+        "rank 0, this one + r in a process whose lowest rank is r. 0: none."),
+    text("MC_METRICS_HOST", "127.0.0.1",
+         "Address that the metrics port is bound to. 0.0.0.0: also reachable from other machines, "
+         "without any protection."),
     number("MC_RANK", SettingType::kInteger, "", {0, 65535},
            "This process's rank; goes before what a launcher says."),
     number("MC_WORLD_SIZE", SettingType::kInteger, "", {1, 65536},

@@ -270,11 +270,6 @@ class SettingsBuilder {
   }
 
   Status check_versions() {
-    if (settings_.number("MC_METRICS_PORT") != 0) {
-      return {Code::kUnsupported, "MC_METRICS_PORT is " +
-                                      std::to_string(settings_.number("MC_METRICS_PORT")) +
-                                      ": metrics over HTTP are not in this version; set it to 0"};
-    }
     if (settings_.flag("MC_LAYER_GRANULARITY")) {
       settings_.warnings_.push_back(
           "MC_LAYER_GRANULARITY=1 is without effect in this version: blocks move whole");

@@ -191,10 +191,15 @@ TEST(Settings, ChoicesAreCheckedAndLaterOnesSaidToBeLater) {
   expect_refused(input_of({{"MC_PROMISE", "lease"}}), "it is none of");
 }
 
+TEST(Settings, MetricsAreOffAndLocalUnlessAskedFor) {
+  const Settings silent = parsed(input_of({}));
+  EXPECT_EQ(silent.number("MC_METRICS_PORT"), 0u);
+  EXPECT_EQ(silent.text("MC_METRICS_HOST"), "127.0.0.1");
+  EXPECT_EQ(parsed(input_of({{"MC_METRICS_PORT", "9090"}})).number("MC_METRICS_PORT"), 9090u);
+  expect_refused(input_of({{"MC_METRICS_PORT", "65536"}}), "MC_METRICS_PORT");
+}
+
 TEST(Settings, WhatALaterVersionBringsIsRefusedOrSaid) {
-  expect_refused(input_of({{"MC_METRICS_PORT", "9090"}}), "MC_METRICS_PORT is 9090",
-                 Code::kUnsupported);
-  EXPECT_TRUE(Settings::parse(input_of({{"MC_METRICS_PORT", "0"}})).ok());
   const Settings settings = parsed(input_of({{"MC_LAYER_GRANULARITY", "1"}}));
   ASSERT_EQ(settings.warnings().size(), 1u);
   EXPECT_NE(settings.warnings()[0].find("MC_LAYER_GRANULARITY=1"), std::string::npos);

@@ -20,6 +20,7 @@ SKIPPED_FOLDERS = {"build", ".venv", ".git", ".pytest_cache"}
 SCRIPTS = ROOT / "benchmarks" / "tensorrt_llm_kv_connector"
 # Prefixes of variables that belong to Mooncake and that no table of ours lists.
 MOONCAKE_VARIABLES = ("MC_TCP_", "MC_RPC_", "MC_STORE_", "MC_LOG_")
+GUIDE = "docs/source/getting_started/examples/tensorrt-llm-integration.md"
 BENCHMARKS = {
     "identity_vs_sha256",
     "load_vs_memcpy",
@@ -244,9 +245,10 @@ def test_readme_names_the_main_commands() -> None:
 # Settings and counters ------------------------------------------------------------------------
 
 
-def test_settings_table_equals_the_code() -> None:
+@pytest.mark.parametrize("script", ["settings_page.py", "metrics_page.py"])
+def test_tables_equal_the_code(script: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "settings_page.py")],
+        [sys.executable, str(ROOT / "scripts" / script)],
         check=False,
         capture_output=True,
         text=True,
@@ -287,7 +289,7 @@ def test_counters_of_the_guide_exist(monkeypatch: pytest.MonkeyPatch) -> None:
         counters = {"scheduler": path.scheduler_stats(), "worker": path.worker_stats()}
     finally:
         path.close()
-    (rows,) = tables(section("docs/source/guide.md", "Watch it"), "counter")
+    (rows,) = tables(section(GUIDE, "Watch it"), "counter")
     for name, row in rows.items():
         for counter in named_in_backticks(f"`{name}`"):
             assert counter in counters[row["of"]]
@@ -307,7 +309,7 @@ def code_text() -> str:
 
 def test_messages_of_the_guide_are_in_the_code() -> None:
     code = code_text()
-    (rows,) = tables(section("docs/source/guide.md", "Troubleshooting"), "message")
+    (rows,) = tables(section(GUIDE, "Troubleshooting"), "message")
     missing = [
         part
         for message in rows

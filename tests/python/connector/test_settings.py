@@ -92,7 +92,7 @@ def test_mistakes_in_the_file(
         ("MC_PROMISE", "staged", ["MC_PROMISE", "staged", "version"]),
         ("MC_KEY_EPOCH", "soon", ["MC_KEY_EPOCH", "soon"]),
         ("MC_STAGING_BYTES", "12 parsecs", ["MC_STAGING_BYTES", "12 parsecs"]),
-        ("MC_METRICS_PORT", "9090", ["MC_METRICS_PORT", "9090"]),
+        ("MC_METRICS_PORT", "65536", ["MC_METRICS_PORT", "65536"]),
         ("MC_KV_CONFIG", "/nowhere/kv.toml", ["MC_KV_CONFIG", "/nowhere/kv.toml", "Remedy"]),
         ("MC_KEY_SECRET_FILE", "/nowhere/s", ["MC_KEY_SECRET_FILE", "/nowhere/s", "Remedy"]),
         ("MC_LORA_IDS", "/nowhere/l", ["MC_LORA_IDS", "/nowhere/l", "Remedy"]),
