@@ -1,5 +1,6 @@
 #include "bindings/mooncake_binding_client.h"
 
+#include <chrono>
 #include <utility>
 
 #include "bindings/mooncake_connect.h"
@@ -12,11 +13,12 @@ namespace kvc::bindings {
 namespace {
 
 constexpr const char* kCapsuleName = "kvc.mooncake_exit";
+constexpr Duration kConnectBudget = std::chrono::seconds(2);
+constexpr Duration kExitWait = std::chrono::seconds(5);
 
 /// What a client shares with its exit handler.
 struct Exit {
   CallGate gate;  // calls that are in Python, or in the binding
-  Duration wait{0};
 };
 
 /// The exit handler: see the head of mooncake_binding_client.h.
@@ -28,7 +30,7 @@ PyObject* on_exit(PyObject* capsule, PyObject* /*none*/) {
     const GilPause pause;
     const std::shared_ptr<const Clock> clock = system_clock();
     // At exit the binding tears down its clients, with no regard for calls that are in them.
-    if (!exit->gate.shut(Deadline::after(*clock, exit->wait), *clock)) {
+    if (!exit->gate.shut(Deadline::after(*clock, kExitWait), *clock)) {
       skip_registered_exit_handlers();
     }
   }
@@ -307,7 +309,7 @@ Result<std::string> reach_master(const MooncakeClientConfig& config) {
   if (config.master.find("://") != std::string::npos) return std::string();
   const Result<HostPort> master = parse_host_port(config.master);
   if (!master.ok()) return invalid("MOONCAKE_MASTER: " + master.status().message());
-  Result<std::string> own = tcp_reach(*master, config.connect_budget);
+  Result<std::string> own = tcp_reach(*master, kConnectBudget);
   if (own.ok()) return own;
   return Status(Code::kUnavailable,
                 "MOONCAKE_MASTER=" + config.master +
@@ -340,7 +342,6 @@ Result<MooncakeConnection> connect_mooncake(const MooncakeClientConfig& config, 
   Result<Methods> methods = find_methods(store->get());
   if (!methods.ok()) return methods.status();
   const auto exit = std::make_shared<Exit>();
-  exit->wait = config.exit_wait;
   PyRef handler = make_exit_handler(exit);
   if (!handler || !tell_atexit("register", handler.get())) {
     return Status(Code::kUnavailable, "no exit handler can be registered: " + take_exception());

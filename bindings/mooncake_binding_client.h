@@ -3,7 +3,7 @@
 // Connecting, in this order, because the binding's setup() holds the GIL while it waits, up to 90
 // s:
 //   1. the master's port is reached by a plain TCP connection, without the GIL, within
-//      `connect_budget`. A master that takes connections and stays silent gets through here;
+//      2 s. A master that takes connections and stays silent gets through here;
 //      setup() then fails after MC_RPC_TIMEOUT_MS (2 s as we set it), with the GIL held.
 //   2. an explicit own address "ip:port" is chosen: with one, setup() tries once instead of 20
 //   times
@@ -16,7 +16,7 @@
 // They may come from any thread, which must not hold the GIL while it waits for another one that
 // calls. No call enters Python once the interpreter's exit handlers have run: a handler that is
 // registered with each connection (so handlers that are registered later run before it) refuses
-// further calls and waits for those inside, at most `exit_wait`. A forked child's calls fail
+// further calls and waits for those inside, at most 5 s. A forked child's calls fail
 // without touching the store.
 #pragma once
 
@@ -44,11 +44,7 @@ struct MooncakeClientConfig {
   /// from which the master was reached.
   std::string local_hostname;
   std::string tenant = "default";
-  std::uint64_t global_segment_bytes =
-      0;                                 ///< Memory given to the store; it ends with this process.
-  std::uint64_t local_buffer_bytes = 0;  ///< Not needed for transfers by address.
-  Duration connect_budget = std::chrono::seconds(2);
-  Duration exit_wait = std::chrono::seconds(5);
+  std::uint64_t global_segment_bytes = 0;  ///< Given to the store; it ends with this process.
 };
 
 struct MooncakeConnection {

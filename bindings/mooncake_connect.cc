@@ -82,7 +82,7 @@ PyRef call_setup(PyObject* store, const MooncakeClientConfig& config,
   const PyRef arguments(
       Py_BuildValue("(ssKKsss)", own_address.c_str(), config.metadata_server.c_str(),
                     static_cast<unsigned long long>(config.global_segment_bytes),
-                    static_cast<unsigned long long>(config.local_buffer_bytes),
+                    0ULL,  // no local buffer: transfers are by address
                     config.protocol.c_str(), config.devices.c_str(), config.master.c_str()));
   if (!arguments) return PyRef();
   // Older releases know no tenants; there is nothing to say about the default one.

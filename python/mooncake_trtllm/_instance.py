@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -35,12 +35,12 @@ class Instance:
     lease: StoreLease
 
 
-def start_instance(llm_args: Any) -> Instance:
+def start_instance(llm_args: Any, settings_in_code: Mapping[str, str]) -> Instance:
     """Read settings and arguments, identify the model, open the store.
 
     Raises KvConnectorConfigError or KvConnectorStoreError: start-up fails then.
     """
-    settings = load_settings()
+    settings = load_settings(settings_in_code)
     try:
         args = read_engine_args(llm_args)
         check_engine(llm_args, args)

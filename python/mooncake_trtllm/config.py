@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import importlib.util
 import inspect
+import os
 from typing import Any
 
 from mooncake_trtllm._log import log
@@ -17,6 +18,8 @@ _PUBLIC_MODULE = "mooncake.tensorrt_llm"
 _OWN_MODULE = "mooncake_trtllm"
 _SCHEDULER_CLASS = "MooncakeKvCacheConnectorScheduler"
 _WORKER_CLASS = "MooncakeKvCacheConnectorWorker"
+_SETTING_PREFIXES = ("MC_", "MOONCAKE_")
+_OF_ONE_PROCESS = ("MC_RANK", "MC_WORLD_SIZE", "MC_KV_CONFIG")
 
 
 @dataclasses.dataclass
@@ -44,32 +47,65 @@ def make_kv_connector_config(**overrides: Any) -> Any:
     """Return what `LLM(kv_connector_config=...)` takes to use this connector.
 
     It is the runtime's KvCacheConnectorConfig when TensorRT-LLM is installed, else a strict object
-    with the same fields. `overrides` set its fields; settings of the connector itself come from the
-    environment or from the file that MC_KV_CONFIG names.
+    with the same fields. `overrides` are fields of it, or settings of the connector such as
+    MC_KEY_EPOCH=5, which go before environment and file on every rank.
     """
     config_class = _runtime_config_class() or ShimConnectorConfig
     known = _field_names(config_class)
-    for name in overrides:
+    given = {n: v for n, v in overrides.items() if n.startswith(_SETTING_PREFIXES)}
+    settings = _checked(given) if given else {}
+    if settings and "connector_module" in overrides:
+        raise KvConnectorConfigError(
+            "make_kv_connector_config: settings travel in connector_module, so both cannot be "
+            f"given. Remedy: leave out connector_module, or put {', '.join(settings)} into the "
+            "environment or the file named by MC_KV_CONFIG"
+        )
+    fields = {name: value for name, value in overrides.items() if name not in given}
+    for name in fields:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
             raise KvConnectorConfigError(
                 f"make_kv_connector_config({name}=...): unknown field; did you mean '{near[0]}'? "
-                f"Remedy: use one of {', '.join(known)}. Settings of the connector such as "
-                "MC_BACKEND go into the environment or the file named by MC_KV_CONFIG"
+                f"Remedy: use one of {', '.join(known)}, or a setting such as MC_BACKEND, which "
+                "may also stand in the environment or the file named by MC_KV_CONFIG"
             )
     fields = {
-        "connector_module": _connector_module(),
+        "connector_module": _connector_module(settings),
         "connector_scheduler_class": _SCHEDULER_CLASS,
         "connector_worker_class": _WORKER_CLASS,
-        **overrides,
+        **fields,
     }
     try:
         return config_class(**fields)
     except (TypeError, ValueError) as error:
         raise KvConnectorConfigError(
-            f"make_kv_connector_config: {config_class.__name__} refuses {overrides or fields}: "
+            f"make_kv_connector_config: {config_class.__name__} refuses {fields}: "
             f"{error}. Remedy: correct the field that the message names"
         ) from error
+
+
+def _checked(given: dict[str, Any]) -> dict[str, str]:
+    """Return settings as text. Raises KvConnectorConfigError for a name or value that is wrong."""
+    from mooncake_trtllm.settings import parse_settings
+
+    own = [name for name in given if name in _OF_ONE_PROCESS]
+    if own:
+        raise KvConnectorConfigError(
+            f"make_kv_connector_config({own[0]}=...): it is of one process, and what is given here "
+            f"reaches all. Remedy: set {own[0]} in the environment"
+        )
+    texts = {
+        name: str(int(value)) if isinstance(value, bool) else str(value)
+        for name, value in given.items()
+    }
+    try:
+        parse_settings(os.environ, texts)
+    except KvConnectorConfigError as error:
+        raise KvConnectorConfigError(
+            f"make_kv_connector_config({', '.join(given)}): {error}. Remedy: correct it here, or "
+            "leave it to the environment and the file named by MC_KV_CONFIG"
+        ) from error
+    return texts
 
 
 def _runtime_config_class() -> Any:
@@ -99,8 +135,12 @@ def _field_names(config_class: Any) -> list[str]:
     return named or list(_SHIM_FIELDS)
 
 
-def _connector_module() -> str:
-    """The public name, unless another package named `mooncake` hides it."""
+def _connector_module(settings: dict[str, str]) -> str:
+    """The public name, unless another package named `mooncake` hides it, or settings go along."""
+    if settings:
+        from mooncake_trtllm.configured import name_of
+
+        return name_of(settings)
     try:
         found = importlib.util.find_spec(_PUBLIC_MODULE) is not None
         reason = "it is not found"

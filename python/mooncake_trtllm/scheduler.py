@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from mooncake_trtllm import _native
 from mooncake_trtllm._instance import Instance, start_base, start_instance, total
@@ -121,10 +121,13 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
     Every callback returns: whatever goes wrong is logged, counted and answered with "nothing".
     """
 
+    settings_in_code: ClassVar[Mapping[str, str]] = {}
+    """They go before environment and file; see mooncake_trtllm.configured."""
+
     def __init__(self, llm_args: Any, *_args: Any, **_kwargs: Any) -> None:
         """Start up. Raises KvConnectorConfigError or KvConnectorStoreError."""
         start_base(self, SchedulerBase, llm_args)
-        self._instance = start_instance(llm_args)
+        self._instance = start_instance(llm_args, self.settings_in_code)
         self._resources = _Resources(
             self._instance, rendezvous.add_scheduler(llm_args, self._instance.identity)
         )

@@ -13,7 +13,7 @@ from mooncake_trtllm._log import log
 from mooncake_trtllm.errors import KvConnectorConfigError
 from mooncake_trtllm.request import is_text, lora_ids_from
 
-__all__ = ["ConnectorSettings", "default_file_path", "load_settings"]
+__all__ = ["ConnectorSettings", "default_file_path", "load_settings", "parse_settings"]
 
 _OUR_PREFIXES = ("MC_", "MOONCAKE_")
 
@@ -45,12 +45,12 @@ class ConnectorSettings:
         return self.disable_file is not None and os.path.exists(self.disable_file)
 
 
-def load_settings(environment: Mapping[str, str] | None = None) -> ConnectorSettings:
+def load_settings(overrides: Mapping[str, str] | None = None) -> ConnectorSettings:
     """Read all settings. Raises KvConnectorConfigError naming value, source and remedy.
 
     Logs the effective configuration once per process (again only if it changed).
     """
-    core = _parse(_texts(os.environ if environment is None else environment))
+    core = parse_settings(os.environ, overrides or {})
     _tell_once(core)
     return ConnectorSettings(
         core=core,
@@ -97,14 +97,18 @@ def default_file_path() -> str:
     return f"{base}/mooncake-kv-{os.geteuid()}"
 
 
-def _parse(environment: dict[str, str]) -> _native.Settings:
+def parse_settings(
+    environment: Mapping[str, str], overrides: Mapping[str, str]
+) -> _native.Settings:
+    """Read the files that are named and parse all sources. Raises KvConnectorConfigError."""
+    environment = _texts(environment)
     file_name = environment.get("MC_KV_CONFIG", "")
     file_text = _read("MC_KV_CONFIG", file_name) if file_name else None
     # The store's own file may be named in ours, so its name is looked up before anything is
     # concluded from the settings.
     first = _native.Settings.parse(
         environment,
-        overrides={"MC_BACKEND": "memory"},
+        overrides={**overrides, "MC_BACKEND": "memory"},
         file_text=file_text,
         file_name=file_name,
     )
@@ -112,6 +116,7 @@ def _parse(environment: dict[str, str]) -> _native.Settings:
     store_text = _read("MOONCAKE_CONFIG_PATH", store_file) if store_file else None
     return _native.Settings.parse(
         environment,
+        overrides=dict(overrides),
         file_text=file_text,
         file_name=file_name,
         store_file_text=store_text,

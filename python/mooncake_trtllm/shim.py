@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mooncake_trtllm._log import log
 
-__all__ = ["SchedulerBase", "WorkerBase", "find_runtime", "surface_problems", "uses_runtime"]
+__all__ = ["SchedulerBase", "WorkerBase", "find_runtime", "surface_problems"]
 
 # Newest first; the older name exists in 1.1 to early 1.3.
 _CONNECTOR_MODULES = (
@@ -126,22 +126,21 @@ class _SchedulerShim(ABC):
         return None
 
 
-def _find_bases() -> tuple[Any, Any, bool]:
+def _find_bases() -> tuple[Any, Any]:
     for name in _CONNECTOR_MODULES:
         module = find_runtime(name)
         worker = getattr(module, "KvCacheConnectorWorker", None)
         scheduler = getattr(module, "KvCacheConnectorScheduler", None)
         if inspect.isclass(worker) and inspect.isclass(scheduler):
-            return worker, scheduler, True
-    return _WorkerShim, _SchedulerShim, False
+            return worker, scheduler
+    return _WorkerShim, _SchedulerShim
 
 
 if TYPE_CHECKING:
     WorkerBase = _WorkerShim
     SchedulerBase = _SchedulerShim
-    uses_runtime: bool
 else:
-    WorkerBase, SchedulerBase, uses_runtime = _find_bases()
+    WorkerBase, SchedulerBase = _find_bases()
 
 
 def surface_problems(cls: type, base: type) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
 
 from mooncake_trtllm import _native
 from mooncake_trtllm._instance import Instance, start_base, start_instance, total
@@ -144,10 +144,13 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
     After start-up only start_load_kv() raises, and only when a promised block is not in place.
     """
 
+    settings_in_code: ClassVar[Mapping[str, str]] = {}
+    """They go before environment and file; see mooncake_trtllm.configured."""
+
     def __init__(self, llm_args: Any, *_args: Any, **_kwargs: Any) -> None:
         """Start up. Raises KvConnectorConfigError or KvConnectorStoreError."""
         start_base(self, WorkerBase, llm_args)
-        self._instance = start_instance(llm_args)
+        self._instance = start_instance(llm_args, self.settings_in_code)
         entry = None
         if self._instance.rank.rank == 0:
             entry = rendezvous.add_worker(llm_args, self._instance.identity)

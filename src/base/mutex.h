@@ -18,7 +18,6 @@ class KVC_CAPABILITY("mutex") Mutex {
 
   void lock() KVC_ACQUIRE() { mutex_.lock(); }
   void unlock() KVC_RELEASE() { mutex_.unlock(); }
-  bool try_lock() KVC_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
 
  private:
   friend class CondVar;

@@ -19,6 +19,5 @@
 #define KVC_EXCLUDES(...) KVC_ATTRIBUTE(locks_excluded(__VA_ARGS__))
 #define KVC_ACQUIRE(...) KVC_ATTRIBUTE(acquire_capability(__VA_ARGS__))
 #define KVC_RELEASE(...) KVC_ATTRIBUTE(release_capability(__VA_ARGS__))
-#define KVC_TRY_ACQUIRE(...) KVC_ATTRIBUTE(try_acquire_capability(__VA_ARGS__))
 #define KVC_ACQUIRED_AFTER(...) KVC_ATTRIBUTE(acquired_after(__VA_ARGS__))
 #define KVC_NO_THREAD_SAFETY_ANALYSIS KVC_ATTRIBUTE(no_thread_safety_analysis)

@@ -34,23 +34,6 @@ TEST(Mutex, KeepsTwoThreadsApart) {
   EXPECT_EQ(counter.value, 40000);
 }
 
-TEST(Mutex, TryLockFailsWhileAnotherThreadHoldsIt) {
-  Mutex mutex;
-  mutex.lock();
-  bool taken = true;
-  Thread other = start([&] {
-    const bool got = mutex.try_lock();
-    if (got) mutex.unlock();
-    taken = got;
-  });
-  other.join();
-  EXPECT_FALSE(taken);
-  mutex.unlock();
-  const bool got = mutex.try_lock();
-  if (got) mutex.unlock();
-  EXPECT_TRUE(got);
-}
-
 TEST(CondVar, WakesTheWaitingThread) {
   Counter counter;
   Thread other = start([&counter] {

@@ -35,9 +35,4 @@ Status RegisteredRanges::remove(std::span<std::byte> memory) {
   return {};
 }
 
-bool RegisteredRanges::contains(std::span<std::byte> memory) const {
-  const auto found = bytes_by_start_.find(memory.data());
-  return found != bytes_by_start_.end() && found->second == memory.size();
-}
-
 }  // namespace kvc

@@ -18,7 +18,6 @@ class RegisteredRanges {
   /// kInvalid unless exactly this range is known.
   Status remove(std::span<std::byte> memory);
 
-  bool contains(std::span<std::byte> memory) const;
   std::size_t count() const { return bytes_by_start_.size(); }
   /// Any one of them. REQUIRES: count() > 0.
   std::span<std::byte> first() const {

@@ -309,15 +309,24 @@ def code_text() -> str:
 
 def test_messages_of_the_guide_are_in_the_code() -> None:
     code = code_text()
-    (rows,) = tables(section(GUIDE, "Troubleshooting"), "message")
+    found = list(tables(section(GUIDE, "Troubleshooting"), "message"))
     missing = [
         part
+        for rows in found
         for message in rows
         for part in map(str.strip, message.split("..."))
         if part and part not in code
     ]
-    assert rows
+    assert len(found) == 6
     assert not missing
+
+
+def test_every_refused_configuration_is_in_the_guide() -> None:
+    code = (ROOT / "python" / "mooncake_trtllm" / "_checks.py").read_text()
+    refused = set(re.findall(r'_refused\(\s*f?"([^"]+)"', code)) - {"kv_cache_config.{tier}"}
+    assert len(refused) > 8
+    text = section(GUIDE, "Troubleshooting")
+    assert {name for name in refused if f"`{name}`" not in text} == set()
 
 
 # Kinds of faults ------------------------------------------------------------------------------

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 import types
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.processes import clean_environment, run_python
 
 from mooncake_trtllm import KvConnectorConfigError, make_kv_connector_config
 from mooncake_trtllm.config import ShimConnectorConfig
@@ -44,8 +47,6 @@ def test_without_a_runtime_the_fields_are_the_same() -> None:
 
 
 def test_names_of_the_configuration_lead_to_the_classes() -> None:
-    import importlib
-
     import mooncake_trtllm
 
     config = make_kv_connector_config()
@@ -125,6 +126,75 @@ def test_an_unknown_override_names_the_nearest_field(name: str, nearest: str | N
 def test_an_ill_typed_override_is_refused() -> None:
     with pytest.raises(KvConnectorConfigError, match="server_url=7"):
         make_kv_connector_config(server_url=7)
+
+
+# Settings given in code ---------------------------------------------------------------------------
+
+
+def test_settings_given_in_code_come_first(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They are in the classes that the configuration names, before environment and file."""
+    environment.setenv("MC_KEY_EPOCH", "3")
+    environment.setenv("MC_MODEL_REVISION", "r1")
+    config = make_kv_connector_config(MC_KEY_EPOCH=5, MC_DISABLE_FILE=tmp_path / "a.b")
+    module = importlib.import_module(config.connector_module)
+    settings = []
+    for field, name in CLASSES.items():
+        connector = getattr(module, getattr(config, field))(SimpleNamespace(model="m"))
+        assert type(connector).__name__ == name
+        settings.append(connector._instance.settings)
+        connector.close()
+    for one in settings:
+        assert (one.key_epoch, one.model_revision) == (5, "r1")
+        assert one.disable_file == str(tmp_path / "a.b")
+        assert ("MC_KEY_EPOCH", "5", "override") in one.core.describe()
+    plain = importlib.import_module(make_kv_connector_config().connector_module)
+    assert plain.MooncakeKvCacheConnectorWorker.settings_in_code == {}
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_settings_given_in_code_reach_every_process(
+    method: str, environment: pytest.MonkeyPatch
+) -> None:
+    """What travels is the configuration alone: names of a module and of two classes."""
+    config = make_kv_connector_config(
+        MC_BACKEND="memory", MC_MODEL_REVISION="a=1&b.c %2E", MC_KEY_EPOCH=7
+    )
+    code = """
+import multiprocessing, pickle, sys
+from support.spawned_settings import settings_of
+if __name__ == "__main__":
+    fields = tuple(sys.argv[2:])
+    with multiprocessing.get_context(sys.argv[1]).Pool(1) as pool:
+        print(pool.apply(settings_of, fields))
+"""
+    module, worker = config.connector_module, config.connector_worker_class
+    done = run_python(code, method, module, worker, environment=clean_environment())
+    assert done.stdout.strip() == "('memory', 'a=1&b.c %2E', 7)"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"MC_KEY_EPOCHS": 5}, ["MC_KEY_EPOCHS", "did you mean MC_KEY_EPOCH"]),
+        ({"MC_KEY_EPOCH": "soon"}, ["MC_KEY_EPOCH", "soon"]),
+        ({"MC_KEY_EPOCH": None}, ["MC_KEY_EPOCH", "None"]),
+        ({"MC_RANK": 1}, ["MC_RANK", "environment"]),
+        ({"MC_KV_CONFIG": "f"}, ["MC_KV_CONFIG", "environment"]),
+        ({"MC_KEY_EPOCH": 5, "connector_module": "m"}, ["connector_module", "MC_KEY_EPOCH"]),
+    ],
+)
+def test_settings_given_in_code_are_checked_at_once(
+    overrides: dict[str, Any], words: list[str], environment: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KvConnectorConfigError) as caught:
+        make_kv_connector_config(**overrides)
+    assert [word for word in [*words, "Remedy"] if word not in str(caught.value)] == []
+
+
+def test_a_name_that_holds_no_settings_is_no_module() -> None:
+    importlib.import_module("mooncake_trtllm.configured")
+    with pytest.raises(ImportError, match=r"configured\.nonsense"):
+        importlib.import_module("mooncake_trtllm.configured.nonsense")
 
 
 def test_a_foreign_mooncake_is_worked_around(

@@ -258,30 +258,6 @@ def test_a_saved_block_is_visible_soon(make_engine: MakeEngine) -> None:
     assert time.monotonic() - start < 2.0
 
 
-def test_the_switch(make_engine: MakeEngine, environment: Any, tmp_path: Path) -> None:
-    """MC_DISABLE_FILE: while it is there, neither lookups nor saves; promised loads are kept."""
-    switch = tmp_path / "off"
-    environment.setenv("MC_DISABLE_FILE", str(switch))
-    engine = make_engine()
-    engine.serve(request(TOKENS[:33]))
-    started = request(TOKENS)
-    matched, pages = engine.start(started)
-    assert matched == 4
-    switch.touch()
-    meta = engine.plan(started, matched, pages)
-    engine.worker.bind_connector_meta(meta)
-    engine.worker.start_load_kv(None)
-    engine.verify(started, pages[:matched])
-    engine.compute(started, pages, matched)
-    engine.worker.wait_for_save(None)
-    engine.scheduler.request_finished(started.bound(), pages)
-    assert engine.serve(request(TOKENS)) == 0
-    assert engine.worker.stats()["blocks_saved"] == 4
-    switch.unlink()
-    assert engine.serve(request(TOKENS)) == 4
-    assert engine.serve(request(TOKENS)) == FULL
-
-
 # Processes ---------------------------------------------------------------------------------------
 
 PLAIN = """
