@@ -58,6 +58,10 @@ class Ledger:
         if bypassed > self.queries:
             raise InvariantError("I7", f"queries_bypassed={bypassed} of {self.queries} queries")
         _expect("blocks_offered", _number(stats, "blocks_offered"), self.blocks_promised)
+        missed = [name for name in stats if name.startswith("blocks_missed_")]
+        if missed:
+            wanted = self.blocks_promised + sum(_number(stats, name) for name in missed)
+            _expect("blocks_looked_up", _number(stats, "blocks_looked_up"), wanted)
         tracked = _number(stats, "requests_tracked")
         if tracked > self.silent_endings:
             raise InvariantError(
