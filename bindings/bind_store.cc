@@ -166,19 +166,11 @@ FileStoreObject file_store(std::string path, std::uint64_t max_bytes) {
 }
 
 nb::dict stats(const FileStoreObject& store) {
-  FileStoreStats now;
-  {
+  const FileStoreStats now = [&store] {
     const GilRelease release;
-    now = store.file->stats();
-  }
-  nb::dict dict;
-  dict["bytes_used"] = now.bytes_used;
-  dict["bytes_limit"] = now.bytes_limit;
-  dict["evicted"] = now.evicted;
-  dict["puts_backed_off"] = now.puts_backed_off;
-  dict["reads_failed"] = now.reads_failed;
-  dict["reopened"] = now.reopened;
-  return dict;
+    return store.file->stats();
+  }();
+  return to_numbers(now, kFileStoreStats);
 }
 
 bool take_stock(const FileStoreObject& store) {

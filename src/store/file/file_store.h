@@ -12,6 +12,7 @@
 #include "kvc/clock.h"
 #include "kvc/log.h"
 #include "kvc/result.h"
+#include "kvc/stats.h"
 #include "kvc/store.h"
 
 namespace kvc {
@@ -50,13 +51,29 @@ struct FileStoreOptions {
 };
 
 struct FileStoreStats {
-  std::uint64_t bytes_used = 0;  ///< By all processes; never less than what the objects take.
+  std::uint64_t bytes_used = 0;
   std::uint64_t bytes_limit = 0;
-  std::uint64_t evicted = 0;          ///< By this store since it was opened.
-  std::uint64_t puts_backed_off = 0;  ///< No room, or no way to write.
-  std::uint64_t reads_failed = 0;     ///< Objects that were there and could not be read.
-  std::uint64_t reopened = 0;         ///< The folder was removed or replaced.
+  std::uint64_t evicted = 0;
+  std::uint64_t puts_backed_off = 0;
+  std::uint64_t reads_failed = 0;
+  std::uint64_t reopened = 0;
 };
+
+inline constexpr StatField<FileStoreStats> kFileStoreStats[] = {
+    {"bytes_used", "", &FileStoreStats::bytes_used, StatKind::kGauge,
+     "By all processes; never less than what the objects take."},
+    {"bytes_limit", "", &FileStoreStats::bytes_limit, StatKind::kGauge,
+     "What all objects together may take."},
+    {"evicted", "", &FileStoreStats::evicted, StatKind::kCounter,
+     "Objects, by this store since it was opened."},
+    {"puts_backed_off", "", &FileStoreStats::puts_backed_off, StatKind::kCounter,
+     "Puts without room, or without a way to write."},
+    {"reads_failed", "", &FileStoreStats::reads_failed, StatKind::kCounter,
+     "Objects that were there and could not be read."},
+    {"reopened", "", &FileStoreStats::reopened, StatKind::kCounter,
+     "Times that the folder had been removed or replaced."},
+};
+static_assert(covers_all(kFileStoreStats));
 
 /// Safe to use from any thread. Looks at deadlines between items. put, get and exists count as use
 /// for the eviction order. A put waits for other processes at most two seconds, a read
