@@ -1,4 +1,5 @@
 // The table. docs/source/settings.md repeats it for people; a test compares the two.
+#include <algorithm>
 #include <array>
 
 #include "kvc/settings.h"
@@ -51,7 +52,7 @@ constexpr SettingSpec foreign(SettingSpec spec, std::string_view store_file_fiel
   return spec;
 }
 
-constexpr auto kTable = std::to_array<SettingSpec>({
+constexpr auto kOurs = std::to_array<SettingSpec>({
     choice("MC_BACKEND", "", "memory|file|mooncake", "",
            "Where blocks are: in this process, in a folder that this host shares, in Mooncake. "
            "Unset: mooncake if MOONCAKE_MASTER or MOONCAKE_CONFIG_PATH is set, else file."),
@@ -91,18 +92,18 @@ constexpr auto kTable = std::to_array<SettingSpec>({
            "file system has less: a twentieth of it, at most 1 GiB, is left free."),
     text("MC_DISABLE_FILE", "",
          "A path: while something is there, the connector neither looks up nor saves."),
-    number(
-        "MC_METRICS_PORT", SettingType::kInteger, "0", {0, 65535},
-        "Port on which this process serves its metrics to Prometheus: this one in the process of "
-        "rank 0, this one + r in a process whose lowest rank is r. 0: none."),
+    number("MC_METRICS_PORT", SettingType::kInteger, "0", {0, 65535},
+           "Port of metrics for Prometheus; plus r in a process whose lowest rank is r. 0: none."),
     text("MC_METRICS_HOST", "127.0.0.1",
-         "Address that the metrics port is bound to. 0.0.0.0: also reachable from other machines, "
-         "without any protection."),
+         "Address of that port. 0.0.0.0: other machines reach it too, without any protection."),
     number("MC_RANK", SettingType::kInteger, "", {0, 65535},
            "This process's rank; goes before what a launcher says."),
     number("MC_WORLD_SIZE", SettingType::kInteger, "", {1, 65536},
            "Number of ranks; goes before what a launcher says."),
     text("MC_KV_CONFIG", "", "File with settings, TOML or JSON. Only in the environment."),
+});
+
+constexpr auto kStoreClients = std::to_array<SettingSpec>({
     foreign(text("MOONCAKE_MASTER", "", "Address of Mooncake's master, host:port."),
             "master_server_address"),
     foreign(text("MOONCAKE_TE_META_DATA_SERVER", "P2PHANDSHAKE",
@@ -124,6 +125,12 @@ constexpr auto kTable = std::to_array<SettingSpec>({
                  "variables above."),
             ""),
 });
+
+constexpr auto kTable = [] {
+  std::array<SettingSpec, kOurs.size() + kStoreClients.size()> all;
+  std::ranges::copy(kStoreClients, std::ranges::copy(kOurs, all.begin()).out);
+  return all;
+}();
 
 }  // namespace
 
