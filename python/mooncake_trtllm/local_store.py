@@ -1,9 +1,11 @@
-"""A private Mooncake Store on loopback: one master and one storage process from Mooncake's wheel.
+"""A Mooncake Store of our own: one master and one storage process from Mooncake's wheel.
 
     with LocalStore(segment_bytes=1 << 30) as store:
         os.environ.update(store.client_environment())
         ...                        # clients; close them before the block ends
 
+It listens on loopback, with the peer-to-peer handshake, unless told otherwise; with
+`metadata="http"` the master also runs Mooncake's HTTP metadata server, and everybody uses that.
 Start-up picks free ports, waits for the master's health and for the storage node's segment, checks
 meanwhile that both processes live, and starts again with new port numbers when one exits (another
 program may take a port between our probe and their bind). Storage is a process of its own, so that
@@ -26,15 +28,25 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
 from mooncake_trtllm import child_guard
 
-__all__ = ["LocalStore", "LocalStoreError", "WheelMissingError", "wheel_version"]
+__all__ = [
+    "METADATA_MODES",
+    "LocalStore",
+    "LocalStoreError",
+    "StorePorts",
+    "WheelMissingError",
+    "wheel_version",
+]
 
-_HOST = "127.0.0.1"
+METADATA_MODES = ("p2p", "http")
+
+_LOOPBACK = "127.0.0.1"
 _START_ATTEMPTS = 5
 _POLL_S = 0.02
 _WHEEL_NAMES = (
@@ -92,12 +104,31 @@ def server_program(name: str) -> Path:
     )
 
 
+@dataclass(frozen=True)
+class StorePorts:
+    """Where a store listens; 0: a port that is free at start."""
+
+    rpc: int = 0
+    admin: int = 0
+    storage: int = 0
+    metadata: int = 0
+
+
 class LocalStore:
     """Owns one master and one storage process. Not for use from several threads at once."""
 
     def __init__(
-        self, *, segment_bytes: int = 1 << 30, client_ttl_s: int = 10, start_timeout_s: float = 30.0
+        self,
+        *,
+        segment_bytes: int = 1 << 30,
+        client_ttl_s: int = 10,
+        start_timeout_s: float = 30.0,
+        metadata: str = "p2p",
+        host: str = _LOOPBACK,
+        ports: StorePorts | None = None,
     ) -> None:
+        if metadata not in METADATA_MODES:
+            raise ValueError(f"metadata={metadata!r}: unknown; remedy: one of {METADATA_MODES}")
         if segment_bytes < 16 << 20:
             raise ValueError(
                 f"segment_bytes={segment_bytes}: a segment holds at least 16 MiB; "
@@ -106,10 +137,13 @@ class LocalStore:
         self.segment_bytes = segment_bytes
         self.client_ttl_s = client_ttl_s
         self.start_timeout_s = start_timeout_s
+        self.metadata = metadata
+        self.host = host
         self.version = wheel_version()
+        self._wanted = ports or StorePorts()
+        self._ports = StorePorts()
         self._master: subprocess.Popen[bytes] | None = None
         self._storage: subprocess.Popen[bytes] | None = None
-        self._rpc_port = self._admin_port = 0
         self._logs: dict[str, IO[bytes]] = {}
 
     # Life cycle ------------------------------------------------------------------------------
@@ -173,11 +207,18 @@ class LocalStore:
 
     @property
     def master_address(self) -> str:
-        return f"{_HOST}:{self._rpc_port}"
+        return f"{self.host}:{self._ports.rpc}"
 
     @property
     def admin_url(self) -> str:
-        return f"http://{_HOST}:{self._admin_port}"
+        return f"http://{self.host}:{self._ports.admin}"
+
+    @property
+    def metadata_server(self) -> str:
+        """As Mooncake's clients take it."""
+        if self.metadata == "p2p":
+            return "P2PHANDSHAKE"
+        return f"http://{self.host}:{self._ports.metadata}/metadata"
 
     @property
     def master_pid(self) -> int:
@@ -191,9 +232,9 @@ class LocalStore:
         """The variables by which a connector finds this store."""
         return {
             "MOONCAKE_MASTER": self.master_address,
-            "MOONCAKE_TE_META_DATA_SERVER": "P2PHANDSHAKE",
+            "MOONCAKE_TE_META_DATA_SERVER": self.metadata_server,
             "MOONCAKE_PROTOCOL": "tcp",
-            "MOONCAKE_LOCAL_HOSTNAME": _HOST,
+            "MOONCAKE_LOCAL_HOSTNAME": self.host,
             "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0",
         }
 
@@ -208,18 +249,19 @@ class LocalStore:
     # Inside ----------------------------------------------------------------------------------
 
     def _start_once(self, master: Path, storage: Path) -> None:
-        self._rpc_port, self._admin_port, storage_port = _free_ports(3)
+        self._ports = self._pick_ports()
         environment = {**_MOONCAKE_DEFAULTS, **os.environ}
         self._master = self._spawn(
             "master",
             [
                 str(master),
-                f"--rpc_address={_HOST}",
-                f"--rpc_port={self._rpc_port}",
-                f"--metrics_host={_HOST}",
-                f"--metrics_port={self._admin_port}",
+                f"--rpc_address={self.host}",
+                f"--rpc_port={self._ports.rpc}",
+                f"--metrics_host={self.host}",
+                f"--metrics_port={self._ports.admin}",
                 f"--client_ttl={self.client_ttl_s}",
                 "--minloglevel=1",
+                *self._metadata_flags(),
             ],
             environment,
         )
@@ -228,13 +270,13 @@ class LocalStore:
             "storage",
             [
                 str(storage),
-                f"--host={_HOST}",
-                f"--port={storage_port}",
+                f"--host={self.host}",
+                f"--port={self._ports.storage}",
                 f"--global_segment_size={self.segment_bytes}",
                 "--local_buffer_size=16MB",
                 "--protocol=tcp",
                 f"--master_server_address={self.master_address}",
-                "--metadata_server=P2PHANDSHAKE",
+                f"--metadata_server={self.metadata_server}",
                 "--minloglevel=1",
             ],
             environment,
@@ -242,6 +284,27 @@ class LocalStore:
         self._await(
             lambda: bool(self.segments()), self.start_timeout_s, "mooncake_client to mount memory"
         )
+
+    def _pick_ports(self) -> StorePorts:
+        wanted = self._wanted
+        rpc, admin, storage, metadata = _free_ports(4, self.host)
+        return StorePorts(
+            wanted.rpc or rpc,
+            wanted.admin or admin,
+            wanted.storage or storage,
+            wanted.metadata or metadata,
+        )
+
+    def _metadata_flags(self) -> list[str]:
+        if self.metadata == "p2p":
+            return []
+        return [
+            "--enable_http_metadata_server=true",
+            f"--http_metadata_server_host={self.host}",
+            f"--http_metadata_server_port={self._ports.metadata}",
+            # Else entries of clients that died stay until the master ends.
+            "--enable_metadata_cleanup_on_timeout=true",
+        ]
 
     def _spawn(
         self, name: str, argv: list[str], environment: dict[str, str]
@@ -302,13 +365,17 @@ class LocalStore:
                 child_guard.stop(process)
 
 
-def _free_ports(count: int) -> list[int]:
-    """Distinct ports that were free on loopback just now."""
+def _free_ports(count: int, host: str) -> list[int]:
+    """Distinct ports that were free on `host` just now."""
     sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
     try:
         for probe in sockets:
-            probe.bind((_HOST, 0))
+            probe.bind((host, 0))
         return [probe.getsockname()[1] for probe in sockets]
+    except OSError as error:
+        raise LocalStoreError(
+            f"cannot listen on {host} ({error}); remedy: an IPv4 address of this machine"
+        ) from error
     finally:
         for probe in sockets:
             probe.close()
