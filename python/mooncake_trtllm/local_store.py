@@ -126,6 +126,7 @@ class LocalStore:
         metadata: str = "p2p",
         host: str = _LOOPBACK,
         ports: StorePorts | None = None,
+        log_folder: Path | None = None,
     ) -> None:
         if metadata not in METADATA_MODES:
             raise ValueError(f"metadata={metadata!r}: unknown; remedy: one of {METADATA_MODES}")
@@ -140,6 +141,7 @@ class LocalStore:
         self.metadata = metadata
         self.host = host
         self.version = wheel_version()
+        self._log_folder = log_folder
         self._wanted = ports or StorePorts()
         self._ports = StorePorts()
         self._master: subprocess.Popen[bytes] | None = None
@@ -311,8 +313,12 @@ class LocalStore:
     ) -> subprocess.Popen[bytes]:
         if name in self._logs:
             self._logs.pop(name).close()
-        # Without a name in the file system, so that nothing can be left behind.
-        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
+        log: IO[bytes]
+        if self._log_folder is not None:
+            log = open(self._log_folder / f"{name}.log", "w+b")  # noqa: SIM115 - closed by stop()
+        else:
+            # Without a name in the file system, so that nothing can be left behind.
+            log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
         self._logs[name] = log
         return child_guard.spawn(argv, env=environment, output=log)
 

@@ -227,11 +227,11 @@ def timeline(results: Results) -> Figure | None:
         left.text(seconds, lane, f"  {seconds:.2f} s", va="center")
     left.axvline(prefix.recompute_s, color=_GREY, linestyle="--", linewidth=1, label="recompute")
     left.set_yticks([2.7, 0.7], ["by blocks", "by layers"])
-    left.set_ylim(-0.1, 4.3)
+    left.set_ylim(-0.1, 3.5)
     left.set_xlim(0, max(prefix.recompute_s, prefix.block_s) * 1.14)
     left.set_xlabel("seconds since the request began")
     left.set_title(f"{shown['reused_tokens']} of {shown['prompt_tokens']} tokens stored")
-    left.legend(loc="upper left", ncols=3)
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
     shares = [row["reused_tokens"] / row["prompt_tokens"] for row in rows]
     for path, colour, name in (
         ("recompute", _GREY, "recompute"),
@@ -244,7 +244,7 @@ def timeline(results: Results) -> Figure | None:
     right.set_xlabel("share of the prompt that is stored")
     right.set_ylabel("time to first token, s")
     right.grid()
-    right.legend(loc="lower left")
+    right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, columnspacing=1)
     right.set_title("by share stored")
     figure.suptitle(
         f"Modeled: {content['model']}, {content['prefill_tok_per_s']:g} prefill tokens/s, "

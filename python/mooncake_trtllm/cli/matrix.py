@@ -158,7 +158,7 @@ def text(rows: list[dict[str, Any]], identical: bool) -> str:
 
 
 def _number(value: float | None, digits: int) -> str:
-    return "unknown" if value is None else f"{value:.{digits}f}"
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def combinations(options: argparse.Namespace) -> list[Combination]:

@@ -38,7 +38,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     for module in (store_commands, servers, showcase):
         module.add_to(commands)
-    return run_guarded(top.parse_args(arguments))
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    # argparse hands "--" to whichever parser comes first; what follows is another program's.
+    own, dashes, rest = _split(words)
+    options = top.parse_args(own)
+    if dashes and options.run is not servers.run:
+        top.error(f"-- {' '.join(rest)}: only ctx and gen hand options on")
+    options.rest = rest
+    return run_guarded(options)
+
+
+def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:
+    if "--" not in words:
+        return words, False, []
+    place = words.index("--")
+    return words[:place], True, words[place + 1 :]
 
 
 if __name__ == "__main__":

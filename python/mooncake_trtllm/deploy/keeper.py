@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from mooncake_trtllm.cli.exits import GOOD, UNREACHABLE
 from mooncake_trtllm.cli.signals import Terminated, ended_by_signals
@@ -27,9 +28,8 @@ def main(argument: str) -> int:
     """Keeps the store until a signal comes."""
     order = json.loads(argument)
     folder = RunFolder(Path(order["folder"]))
-    ports = StorePorts(**order["store"].pop("ports"))
     try:
-        with ended_by_signals(), LocalStore(ports=ports, **order["store"]) as store:
+        with ended_by_signals(), _store(order) as store:
             try:
                 folder.write(_record(store))
                 _tell(order["ready"], "ready")
@@ -42,6 +42,11 @@ def main(argument: str) -> int:
         return UNREACHABLE
     except (Terminated, KeyboardInterrupt):
         return GOOD
+
+
+def _store(order: dict[str, Any]) -> LocalStore:
+    ports = StorePorts(**order["store"].pop("ports"))
+    return LocalStore(ports=ports, log_folder=Path(order["folder"]), **order["store"])
 
 
 def _record(store: LocalStore) -> Record:

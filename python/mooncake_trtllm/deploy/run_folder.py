@@ -42,7 +42,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.log_path = path / "store.log"
+        self.log_path = path / "keeper.log"
         self._record_path = path / "store.json"
 
     @classmethod

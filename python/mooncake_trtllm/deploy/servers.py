@@ -16,7 +16,7 @@ from mooncake_trtllm.deploy.run_folder import RunFolder
 from mooncake_trtllm.deploy.store_commands import client_environment
 from mooncake_trtllm.local_store import LocalStoreError
 
-__all__ = ["add_to"]
+__all__ = ["add_to", "run"]
 
 _PROGRAM = "trtllm-serve"
 _PORTS = {"ctx": 8001, "gen": 8002}
@@ -25,7 +25,11 @@ _PORTS = {"ctx": 8001, "gen": 8002}
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds both commands."""
     for role, what in (("ctx", "prefill"), ("gen", "decode")):
-        parser = commands.add_parser(role, help=f"run a {what} server: {_PROGRAM} on the store")
+        parser = commands.add_parser(
+            role,
+            help=f"run a {what} server: {_PROGRAM} on the store",
+            epilog=f"What follows after -- goes to {_PROGRAM} as it is.",
+        )
         parser.add_argument("model", metavar="MODEL", help="folder or hub name of the model")
         parser.add_argument("--tp-size", type=int, default=1, metavar="N", help="default: 1")
         parser.add_argument(
@@ -37,13 +41,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         parser.add_argument(
             "--dry-run", action="store_true", help="print the command instead of running it"
         )
-        parser.add_argument(
-            "rest", nargs="*", metavar="-- OPTION", help=f"further options of {_PROGRAM}"
-        )
-        parser.set_defaults(run=_run, role=role)
+        parser.set_defaults(run=run, role=role)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Becomes the server, or prints how."""
     config = options.config or options.configs / f"{options.role}.yaml"
     if not config.is_file():
         raise UsageError(f"--config {config}: no such file; remedy: correct it")
@@ -70,7 +72,7 @@ def _run(options: argparse.Namespace) -> int:
             f"{_PROGRAM} is not on PATH; remedy: install TensorRT-LLM, or --dry-run to see the "
             "command"
         )
-    _become(found, command, {**os.environ, **(store or {})})
+    return _become(found, command, {**os.environ, **(store or {})})
 
 
 def _become(program: str, command: list[str], environment: dict[str, str]) -> NoReturn:

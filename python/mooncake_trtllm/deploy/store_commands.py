@@ -209,7 +209,9 @@ def _status(options: argparse.Namespace) -> int:
     health, segments = _get(record, "/health"), _get(record, "/get_all_segments")
     whole = health is not None and '"service_ready":true' in health and bool(segments)
     whole = whole and record.master.alive and record.storage.alive
-    print("healthy" if whole else f"NOT healthy; remedy: down and up; see {folder.log_path}")
+    print(
+        "healthy" if whole else f"NOT healthy; remedy: down and up; see the logs in {folder.path}"
+    )
     return GOOD if whole else UNREACHABLE
 
 
