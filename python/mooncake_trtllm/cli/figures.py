@@ -101,8 +101,10 @@ def hit_ratio(results: Results) -> Figure | None:
         rows = _rows(results, scenario)
         groups, series = _by_backend(rows, lambda row: row["block_hit_ratio"])
         _grouped_bars(axes, groups, series, "{:.4f}")
-        ideal = rows[0]["blocks_hit_ideal"] / rows[0]["blocks_matchable"]
-        axes.axhline(ideal, color=_GREY, linestyle="--", linewidth=1, label="exact unlimited cache")
+        ideal = max(row["blocks_hit_ideal"] / max(row["blocks_matchable"], 1) for row in rows)
+        axes.axhline(
+            min(ideal, 1.0), color=_GREY, linestyle="--", linewidth=1, label="exact unlimited cache"
+        )
         axes.set_ylim(0, 1.25)
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
         what = "the first instance" if scenario == "agentic" else "a fresh instance, warm store"

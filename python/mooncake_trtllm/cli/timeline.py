@@ -43,8 +43,8 @@ MODELS = {
     "llama-3.1-8b": Model("Llama-3.1-8B bf16", Geometry(32, 8, 128, 32)),
     "simulated": Model("simulated geometry", Geometry(8, 4, 16, 32)),
 }
-_MEASURED_PROMPTS = 2
-_MEASURED_TOKENS = 1024 + 7
+_PROMPTS, _ROUNDS, _TOKENS = 2, 5, 512 + 7
+"""What is played to measure a bandwidth; in rounds, so that first touches of memory weigh little."""
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -187,9 +187,9 @@ def _shares(given: str) -> list[float]:
 
 
 def _measured_gb_per_s(model: Model, options: argparse.Namespace) -> float | None:
-    """Of loads on a fresh instance, with blocks of this model; every byte of them verified."""
+    """Of loads with blocks of this model, by one rank; every byte of them is verified."""
     replay = Replay(
-        prompts_workload(_MEASURED_PROMPTS, _MEASURED_TOKENS, model.geometry.tokens_per_block),
+        prompts_workload(_PROMPTS, _ROUNDS, _TOKENS, model.geometry.tokens_per_block),
         model.geometry,
         1,
         "threads" if offers.in_process_only(options.backend) else "processes",
@@ -199,10 +199,9 @@ def _measured_gb_per_s(model: Model, options: argparse.Namespace) -> float | Non
     with (
         tempfile.TemporaryDirectory(prefix="mooncake-trtllm-") as folder,
         stores.open_store(options.backend, replay.bytes_needed, options.segment_bytes) as store,
-        Progress("measuring the load bandwidth", _MEASURED_PROMPTS) as progress,
+        Progress("measuring the load bandwidth", _PROMPTS * _ROUNDS) as progress,
     ):
         config = replay.config(store, Path(folder), stores.run_seed(folder))
-        replay.run(config, store.backend, progress.show)
         report = replay.run(config, store.backend, progress.show)
     faults = report.faults(exact=store.ours)
     for fault in faults:

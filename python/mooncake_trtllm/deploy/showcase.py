@@ -50,7 +50,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--quick",
         action="store_true",
-        help=f"only the first {_QUICK_REQUESTS} requests of the workload",
+        help=f"only the first {_QUICK_REQUESTS} requests of the workload, and the timeline of the "
+        "small simulated geometry",
     )
     parser.add_argument(
         "--out", type=Path, default=Path("showcase"), metavar="DIR", help="default: showcase"
@@ -125,6 +126,7 @@ def _play(stage: _Stage, options: argparse.Namespace, requests: int | None) -> i
         print("the correctness gate failed: nothing else is run", file=sys.stderr)
         return status
     few = [] if requests is None else ["--requests", str(requests)]
+    small = [] if requests is None else ["--model", "simulated"]
     model = ["--prefill-tok-per-s", str(options.prefill_tok_per_s)]
     lists = [
         *("--backends", options.backends, "--tp", options.tp),
@@ -138,7 +140,7 @@ def _play(stage: _Stage, options: argparse.Namespace, requests: int | None) -> i
             *("trace", *mooncake, "--tp", "2", "--ranks", "processes", "--curve"),
             *(*few, *model, "--exclusive"),
         ),
-        stage.run("timeline", "timeline", *mooncake, *model),
+        stage.run("timeline", "timeline", *mooncake, *model, *small),
     ]
     names = [name for name in ("selfcheck", "matrix", "trace", "timeline") if stage.result(name)]
     files = [str(stage.out / f"{name}.json") for name in names]

@@ -1,4 +1,4 @@
-"""So many prompts of one length that share nothing."""
+"""Prompts of one length that share nothing, asked for again and again."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["prompts_workload"]
 _VOCABULARY = 32000
 
 
-def prompts_workload(count: int, tokens: int, tokens_per_block: int) -> Workload:
-    """The same prompts each time."""
+def prompts_workload(count: int, rounds: int, tokens: int, tokens_per_block: int) -> Workload:
+    """`count` prompts in turn, so many rounds of them; the same each time."""
 
     def make(index: int) -> Tokens:
-        return token_stream(1 + index, tokens, _VOCABULARY)
+        return token_stream(1 + index % count, tokens, _VOCABULARY)
 
-    return Workload("prompts", tokens_per_block, (tokens,) * count, make)
+    return Workload("prompts", tokens_per_block, (tokens,) * (count * rounds), make)
