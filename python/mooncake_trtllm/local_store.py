@@ -15,7 +15,6 @@ Neither process can outlive this one, whatever kills it (see `child_guard`).
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -34,6 +33,7 @@ from types import TracebackType
 from typing import IO
 
 from mooncake_trtllm import child_guard
+from mooncake_trtllm.mooncake_wheel import CLIENT_ENVIRONMENT, INSTALL, wheel_version
 
 __all__ = [
     "METADATA_MODES",
@@ -41,7 +41,6 @@ __all__ = [
     "LocalStoreError",
     "StorePorts",
     "WheelMissingError",
-    "wheel_version",
 ]
 
 METADATA_MODES = ("p2p", "http")
@@ -49,21 +48,6 @@ METADATA_MODES = ("p2p", "http")
 _LOOPBACK = "127.0.0.1"
 _START_ATTEMPTS = 5
 _POLL_S = 0.02
-_WHEEL_NAMES = (
-    "mooncake-transfer-engine-non-cuda",
-    "mooncake-transfer-engine",
-    "mooncake-transfer-engine-cuda13",
-)
-
-# What every process of the store is given where the user has not chosen: without the pool each
-# buffer costs a TCP connection, and the stock timeouts are half a minute.
-_MOONCAKE_DEFAULTS = {
-    "MC_TCP_ENABLE_CONNECTION_POOL": "1",
-    "MC_TCP_STATUS_TIMEOUT_SEC": "3",
-    "MC_RPC_TIMEOUT_MS": "2000",
-    "MC_STORE_CLIENT_SETUP_RETRIES": "1",
-    "MC_LOG_LEVEL": "ERROR",
-}
 
 
 class LocalStoreError(RuntimeError):
@@ -72,16 +56,6 @@ class LocalStoreError(RuntimeError):
 
 class WheelMissingError(LocalStoreError):
     """Mooncake's wheel, which carries the two server programs, is not installed."""
-
-
-def wheel_version() -> str | None:
-    """The version of the installed Mooncake wheel, or None. Imports nothing of it."""
-    for name in _WHEEL_NAMES:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 def server_program(name: str) -> Path:
@@ -99,8 +73,7 @@ def server_program(name: str) -> Path:
             return path
     raise WheelMissingError(
         f"{name}: not found, because no Mooncake wheel is installed in this environment. "
-        f"Remedy: pip install {_WHEEL_NAMES[0]}==0.3.13.post1, or set MOONCAKE_MASTER to a "
-        "running store, or use the memory back end"
+        f"Remedy: {INSTALL}, or set MOONCAKE_MASTER to a running store, or use another back end"
     )
 
 
@@ -252,7 +225,7 @@ class LocalStore:
 
     def _start_once(self, master: Path, storage: Path) -> None:
         self._ports = self._pick_ports()
-        environment = {**_MOONCAKE_DEFAULTS, **os.environ}
+        environment = {**CLIENT_ENVIRONMENT, **os.environ}
         self._master = self._spawn(
             "master",
             [

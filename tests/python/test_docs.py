@@ -264,15 +264,11 @@ def test_settings_table_equals_the_code() -> None:
 
 
 def test_variables_of_the_store_client_are_those_that_are_set() -> None:
-    code = (ROOT / "bindings" / "mooncake_connect.cc").read_text()
-    in_code = dict(re.findall(r'\{"(MC_[A-Z_]+)", "([^"]*)"\}', code))
+    from mooncake_trtllm.mooncake_wheel import CLIENT_ENVIRONMENT
+
     page = (ROOT / "docs" / "source" / "settings.md").read_text()
     (rows,) = tables(page, "variable")
-    assert {name: row["value"].strip("`") for name, row in rows.items()} == in_code
-    # The private store's processes are given the same.
-    from mooncake_trtllm import local_store
-
-    assert in_code == local_store._MOONCAKE_DEFAULTS
+    assert {name: row["value"].strip("`") for name, row in rows.items()} == dict(CLIENT_ENVIRONMENT)
 
 
 def test_settings_named_in_pages_exist() -> None:

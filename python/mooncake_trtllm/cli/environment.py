@@ -16,7 +16,7 @@ from mooncake_trtllm import __version__
 from mooncake_trtllm.cli import stores
 from mooncake_trtllm.cli.checks import Check, Checks
 from mooncake_trtllm.cli.output import human_bytes
-from mooncake_trtllm.local_store import wheel_version
+from mooncake_trtllm.mooncake_wheel import INSTALL, wheel_version
 
 __all__ = ["report"]
 
@@ -72,10 +72,9 @@ def _runtime() -> Check:
 def _wheel(backend: str) -> Check:
     """Imports the store's binding in a child: it starts threads and installs signal handlers."""
     version = wheel_version()
-    remedy = "pip install mooncake-transfer-engine-non-cuda==0.3.13.post1"
     if version is None:
         needed = backend == "mooncake"
-        return Check("mooncake_wheel", not needed, "not installed", remedy if needed else "")
+        return Check("mooncake_wheel", not needed, "not installed", INSTALL if needed else "")
     child = subprocess.run(
         [sys.executable, "-c", "import mooncake.store"],
         capture_output=True,

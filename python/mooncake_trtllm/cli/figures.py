@@ -6,6 +6,7 @@ nothing to draw. Colours are the Okabe-Ito palette, which colour-blind readers c
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +162,7 @@ def ttft(results: Results) -> Figure | None:
     for axes, field, title in zip(
         panels, ("ttft_speedup_modeled", f"ttft_speedup_modeled_{LLAMA}"), titles, strict=True
     ):
-        groups, series = _by_backend(rows, lambda row, field=field: row[field])  # type: ignore[misc]
+        groups, series = _by_backend(rows, operator.itemgetter(field))
         _grouped_bars(axes, groups, series, "{:.2f}")
         axes.axhline(1.0, color=_GREY, linestyle="--", linewidth=1, label="no reuse")
         axes.margins(y=0.2)
@@ -184,7 +185,7 @@ def bandwidth(results: Results) -> Figure | None:
         return None
     figure, panels = _canvas(3.3, (1.0, 1.0))
     for axes, way in zip(panels, ("load", "save"), strict=True):
-        groups, series = _by_backend(rows, lambda row, way=way: row[f"{way}_gb_per_s"])  # type: ignore[misc]
+        groups, series = _by_backend(rows, operator.itemgetter(f"{way}_gb_per_s"))
         _grouped_bars(axes, groups, series, "{:.2f}")
         axes.margins(y=0.2)
         axes.set_title(way)

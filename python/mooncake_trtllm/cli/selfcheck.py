@@ -15,7 +15,8 @@ from mooncake_trtllm.cli import environment, stores
 from mooncake_trtllm.cli.checks import Check, Checks
 from mooncake_trtllm.cli.exits import BROKEN, GOOD, exit_code
 from mooncake_trtllm.cli.output import print_json
-from mooncake_trtllm.local_store import LocalStoreError, wheel_version
+from mooncake_trtllm.local_store import LocalStoreError
+from mooncake_trtllm.mooncake_wheel import wheel_version
 from mooncake_trtllm.simulator import (
     Geometry,
     Instance,

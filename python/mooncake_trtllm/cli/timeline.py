@@ -44,7 +44,7 @@ MODELS = {
     "simulated": Model("simulated geometry", Geometry(8, 4, 16, 32)),
 }
 _PROMPTS, _ROUNDS, _TOKENS = 2, 5, 512 + 7
-"""What is played to measure a bandwidth; in rounds, so that first touches of memory weigh little."""
+"""Played to measure a bandwidth; in rounds, so that first touches of memory weigh little."""
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -106,7 +106,8 @@ def _up(options: argparse.Namespace) -> int:
     if record is None:
         raise LocalStoreError(f"the store ended at once; remedy: see {folder.log_path}")
     sys.stdout.write(_text(record))
-    print('clients: eval "$(run_ctx_gen_store.sh env)"')
+    own = f"--run-dir {shlex.quote(str(options.run_dir))} " if options.run_dir else ""
+    print(f'clients: eval "$(run_ctx_gen_store.sh {own}env)"')
     return GOOD
 
 
