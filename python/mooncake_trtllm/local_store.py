@@ -211,6 +211,8 @@ class LocalStore:
             "MOONCAKE_PROTOCOL": "tcp",
             "MOONCAKE_LOCAL_HOSTNAME": self.host,
             "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0",
+            # The file that it may name would replace all of these.
+            "MOONCAKE_CONFIG_PATH": "",
         }
 
     def keys(self) -> list[str]:

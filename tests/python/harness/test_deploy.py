@@ -197,7 +197,12 @@ def showcase(tmp_path: Path, *arguments: str) -> list[str]:
 
 @pytest.mark.mooncake
 @pytest.mark.slow
-def test_showcase_passes_its_gate_and_renders_a_report(tmp_path: Path) -> None:
+def test_showcase_passes_its_gate_and_renders_a_report(
+    tmp_path: Path, environment: pytest.MonkeyPatch
+) -> None:
+    # A store of the user's is no store of the showcase.
+    environment.setenv("MOONCAKE_CONFIG_PATH", str(tmp_path / "none.json"))
+    environment.setenv("MOONCAKE_MASTER", "127.0.0.1:1")
     done = subprocess.run(
         showcase(tmp_path, "--metadata", "http"),
         capture_output=True,
