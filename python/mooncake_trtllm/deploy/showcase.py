@@ -26,7 +26,7 @@ from mooncake_trtllm.cli.stores import check_fits
 from mooncake_trtllm.cli.trace import add_model_option
 from mooncake_trtllm.deploy.python_path import python_path
 from mooncake_trtllm.deploy.store_commands import add_store_options
-from mooncake_trtllm.local_store import LocalStore
+from mooncake_trtllm.local_store import LocalStore, describe_exit
 
 __all__ = ["add_to"]
 
@@ -67,7 +67,7 @@ class _Stage:
     environment: dict[str, str]
 
     def run(self, name: str, *arguments: str) -> int:
-        """Returns the exit status of the verb; nothing of it is left running."""
+        """Returns the verb's exit status, BROKEN for a crash; nothing of it is left running."""
         print(f"== {name}: mooncake-trtllm {' '.join(arguments)}", flush=True)
         began = time.monotonic()
         with open(self.out / f"{name}.json", "wb") as output:
@@ -81,8 +81,9 @@ class _Stage:
                 status = process.wait()
             finally:
                 child_guard.stop(process, grace_s=_STOP_GRACE_S)
-        print(f"   exit status {status} after {time.monotonic() - began:.1f} s", flush=True)
-        return status
+        seconds = time.monotonic() - began
+        print(f"   ended with {describe_exit(status)} after {seconds:.1f} s", flush=True)
+        return status if status >= 0 else BROKEN
 
     def result(self, name: str) -> dict[str, Any] | None:
         """What the verb printed; None where it printed nothing."""
