@@ -1,11 +1,12 @@
 # One entry for people and for CI. Every target does its own set-up. Day to day: docs/hacking.md.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast bench crash-test lint docs format asan tsan clean
+.PHONY: help setup demo showcase test test-fast bench crash-test lint docs format asan tsan clean
 VENV := .venv/bin
 
 help:
 	@echo 'make setup      packages, virtual environment in .venv, native build in build/'
 	@echo 'make demo       CTX and GEN instances reuse KV blocks through a real Mooncake Store'
+	@echo 'make showcase   every back end, rank count and granularity; figures and a report'
 	@echo 'make test       all default suites, a real Mooncake Store included'
 	@echo 'make test-fast  hermetic tests, under two minutes after the build'
 	@echo 'make bench      ratios against raw baselines, into build/bench/results.json'
@@ -21,6 +22,9 @@ setup:
 
 demo: setup
 	@$(VENV)/mooncake-trtllm demo --backend mooncake
+
+showcase: setup
+	@benchmarks/tensorrt_llm_kv_connector/deploy/run_ctx_gen_store.sh showcase --out build/showcase
 
 test: setup
 	@$(VENV)/python scripts/run_tests.py all

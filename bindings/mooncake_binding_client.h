@@ -8,7 +8,7 @@
 //   2. an explicit own address "ip:port" is chosen: with one, setup() tries once instead of 20
 //   times
 //   3. the client's environment variables are set where the user has not (see
-//      mooncake_environment()), before the binding is imported
+//      set_missing_environment()), before the binding is imported
 //   4. import mooncake.store, setup()
 //
 // Calls take the GIL to convert arguments and results; the binding lets go of it during transfers,
@@ -22,9 +22,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
-#include <string_view>
 
 #include "kvc/clock.h"
 #include "kvc/log.h"
@@ -56,12 +54,5 @@ struct MooncakeConnection {
 /// The Status names the master and the remedy: kInvalid for a malformed address, kUnsupported if
 /// the wheel is missing, hidden or too old, kUnavailable if the store cannot be reached.
 Result<MooncakeConnection> connect_mooncake(const MooncakeClientConfig& config, Logger& logger);
-
-/// A variable of Mooncake's client, and the value that it is given where it has none.
-struct EnvironmentDefault {
-  std::string_view name;
-  std::string_view value;
-};
-std::span<const EnvironmentDefault> mooncake_environment();
 
 }  // namespace kvc::bindings

@@ -7,37 +7,13 @@
 namespace kvc::bindings {
 namespace {
 
-constexpr EnvironmentDefault kEnvironment[] = {
-    // Without the pool each buffer costs a TCP connection.
-    {"MC_TCP_ENABLE_CONNECTION_POOL", "1"},
-    // How long a storage process may hang, how long a master: 30 s by default.
-    {"MC_TCP_STATUS_TIMEOUT_SEC", "3"},
-    {"MC_RPC_TIMEOUT_MS", "2000"},
-    // setup() holds the GIL while it tries again, 20 times by default.
-    {"MC_STORE_CLIENT_SETUP_RETRIES", "1"},
-    {"MC_LOG_LEVEL", "ERROR"},
-};
-
-constexpr const char* kInstall =
-    "pip install mooncake-transfer-engine-non-cuda==0.3.13.post1 (or the variant for your "
-    "accelerator), in the release that the master runs, or use MC_BACKEND=memory";
+// What the package knows of the wheel is written in Python, for its other parts too.
+constexpr const char* kKnowledge = "mooncake_trtllm.mooncake_wheel";
 
 // Which package `mooncake` Python finds; imports it, which the failed import has done already.
 constexpr const char* kWhereIsMooncake = R"py(
 import mooncake
 where = ", ".join(getattr(mooncake, "__path__", ())) or str(getattr(mooncake, "__file__", None))
-)py";
-
-constexpr const char* kRelease = R"py(
-import importlib.metadata
-release = "unknown release"
-for variant in ("-non-cuda", "", "-cuda13", "-efa", "-npu", "-musa", "-rocm"):
-    name = "mooncake-transfer-engine" + variant
-    try:
-        release = name + " " + importlib.metadata.version(name)
-        break
-    except importlib.metadata.PackageNotFoundError:
-        pass
 )py";
 
 /// Runs `code` in a namespace of its own and gives the text of `variable`; empty if that failed.
@@ -52,6 +28,29 @@ std::string run_for_text(const char* code, const char* variable) {
   return {};
 }
 
+/// A text of kKnowledge: its attribute, or what its function of that name returns. Null with an
+/// exception raised.
+PyRef knowledge(const char* name) {
+  const PyRef module(PyImport_ImportModule(kKnowledge));
+  PyRef found(module ? PyObject_GetAttrString(module.get(), name) : nullptr);
+  if (found && PyCallable_Check(found.get()) != 0) return PyRef(PyObject_CallNoArgs(found.get()));
+  return found;
+}
+
+std::string knowledge_or(const char* name, const char* otherwise) {
+  const PyRef text = knowledge(name);
+  if (text) return text_of(text.get());
+  PyErr_Clear();
+  return otherwise;
+}
+
+/// How to get the wheel.
+std::string install() {
+  return knowledge_or("INSTALL", "install Mooncake's wheel") +
+         " (or the variant for your accelerator), in the release that the master runs, or use "
+         "MC_BACKEND=memory";
+}
+
 Status failed_import() {
   const bool is_missing = is_raised(PyExc_ModuleNotFoundError);
   const std::string reason = take_exception();
@@ -64,14 +63,14 @@ Status failed_import() {
   const std::string where = run_for_text(kWhereIsMooncake, "where");
   if (where.empty()) {
     return {Code::kUnsupported, "Mooncake's wheel is not installed for this Python (" + reason +
-                                    "). Remedy: " + kInstall};
+                                    "). Remedy: " + install()};
   }
   return {Code::kUnsupported,
           "the package 'mooncake' that this Python finds has no mooncake.store (" + reason +
               "); it is looked for in " + where +
               ". Either Mooncake's wheel is not installed, or another package of that name, or an "
               "empty mooncake/__init__.py, hides it. Remedy: " +
-              kInstall + "; remove what hides it from sys.path"};
+              install() + "; remove what hides it from sys.path"};
 }
 
 /// The answer of setup(). Null with an exception raised.
@@ -95,29 +94,10 @@ PyRef call_setup(PyObject* store, const MooncakeClientConfig& config,
 
 }  // namespace
 
-std::span<const EnvironmentDefault> mooncake_environment() { return kEnvironment; }
-
 Result<std::string> set_missing_environment() {
-  const PyRef os(PyImport_ImportModule("os"));
-  const PyRef environment(os ? PyObject_GetAttrString(os.get(), "environ") : nullptr);
-  if (!environment) {
-    return Status(Code::kUnavailable, "the environment cannot be read: " + take_exception());
-  }
-  std::string set;
-  for (const EnvironmentDefault& one : kEnvironment) {
-    const PyRef name(
-        PyUnicode_FromStringAndSize(one.name.data(), static_cast<Py_ssize_t>(one.name.size())));
-    const PyRef value(
-        PyUnicode_FromStringAndSize(one.value.data(), static_cast<Py_ssize_t>(one.value.size())));
-    const int is_set = name && value ? PySequence_Contains(environment.get(), name.get()) : -1;
-    if (is_set == 1) continue;
-    if (is_set < 0 || PyObject_SetItem(environment.get(), name.get(), value.get()) != 0) {
-      return Status(Code::kUnavailable, "the environment cannot be set: " + take_exception());
-    }
-    if (!set.empty()) set += ' ';
-    set.append(one.name).append("=").append(one.value);
-  }
-  return set;
+  const PyRef set = knowledge("set_missing_environment");
+  if (set) return text_of(set.get());
+  return Status(Code::kUnavailable, "the environment cannot be set: " + take_exception());
 }
 
 Result<PyRef> import_mooncake_class() {
@@ -127,15 +107,12 @@ Result<PyRef> import_mooncake_class() {
   if (!store_class) {
     return Status(Code::kUnsupported, "mooncake.store of " + installed_release() +
                                           " has no MooncakeDistributedStore (" + take_exception() +
-                                          "). Remedy: " + kInstall);
+                                          "). Remedy: " + install());
   }
   return store_class;
 }
 
-std::string installed_release() {
-  std::string release = run_for_text(kRelease, "release");
-  return release.empty() ? "unknown release" : release;
-}
+std::string installed_release() { return knowledge_or("installed_release", "unknown release"); }
 
 Result<PyRef> set_up_store(PyObject* store_class, const MooncakeClientConfig& config,
                            const std::string& own_address) {

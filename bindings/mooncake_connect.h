@@ -8,7 +8,7 @@
 
 namespace kvc::bindings {
 
-/// Sets what mooncake_environment() lists, in os.environ and so in the process, where it is unset.
+/// Sets what mooncake_wheel.py lists, in os.environ and so in the process, where it is unset.
 /// Returns what was set, as "NAME=value NAME=value". REQUIRES: the GIL is held.
 Result<std::string> set_missing_environment();
 

@@ -37,11 +37,13 @@ def spawn(
     *,
     env: Mapping[str, str] | None = None,
     output: IO[bytes] | int | None = None,
+    errors_apart: bool = False,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Starts `argv` (its first entry an absolute path) as a guarded child in a session of its own.
 
-    `output` receives both standard output and standard error (default: the parent's stderr).
+    `output` receives both standard output and standard error (default: the parent's stderr); with
+    `errors_apart` standard output alone, and standard error stays the parent's.
     """
     launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
     return subprocess.Popen(
@@ -49,7 +51,7 @@ def spawn(
         env=None if env is None else dict(env),
         stdin=subprocess.DEVNULL,
         stdout=2 if output is None else output,
-        stderr=subprocess.STDOUT if output is not None else None,
+        stderr=None if output is None or errors_apart else subprocess.STDOUT,
         pass_fds=tuple(pass_fds),
         start_new_session=True,
     )

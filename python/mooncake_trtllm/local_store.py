@@ -1,9 +1,11 @@
-"""A private Mooncake Store on loopback: one master and one storage process from Mooncake's wheel.
+"""A Mooncake Store of our own: one master and one storage process from Mooncake's wheel.
 
     with LocalStore(segment_bytes=1 << 30) as store:
         os.environ.update(store.client_environment())
         ...                        # clients; close them before the block ends
 
+It listens on loopback, with the peer-to-peer handshake, unless told otherwise; with
+`metadata="http"` the master also runs Mooncake's HTTP metadata server, and everybody uses that.
 Start-up picks free ports, waits for the master's health and for the storage node's segment, checks
 meanwhile that both processes live, and starts again with new port numbers when one exits (another
 program may take a port between our probe and their bind). Storage is a process of its own, so that
@@ -13,7 +15,6 @@ Neither process can outlive this one, whatever kills it (see `child_guard`).
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -26,32 +27,27 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
 from mooncake_trtllm import child_guard
+from mooncake_trtllm.mooncake_wheel import CLIENT_ENVIRONMENT, INSTALL, wheel_version
 
-__all__ = ["LocalStore", "LocalStoreError", "WheelMissingError", "wheel_version"]
+__all__ = [
+    "METADATA_MODES",
+    "LocalStore",
+    "LocalStoreError",
+    "StorePorts",
+    "WheelMissingError",
+]
 
-_HOST = "127.0.0.1"
+METADATA_MODES = ("p2p", "http")
+
+_LOOPBACK = "127.0.0.1"
 _START_ATTEMPTS = 5
 _POLL_S = 0.02
-_WHEEL_NAMES = (
-    "mooncake-transfer-engine-non-cuda",
-    "mooncake-transfer-engine",
-    "mooncake-transfer-engine-cuda13",
-)
-
-# What every process of the store is given where the user has not chosen: without the pool each
-# buffer costs a TCP connection, and the stock timeouts are half a minute.
-_MOONCAKE_DEFAULTS = {
-    "MC_TCP_ENABLE_CONNECTION_POOL": "1",
-    "MC_TCP_STATUS_TIMEOUT_SEC": "3",
-    "MC_RPC_TIMEOUT_MS": "2000",
-    "MC_STORE_CLIENT_SETUP_RETRIES": "1",
-    "MC_LOG_LEVEL": "ERROR",
-}
 
 
 class LocalStoreError(RuntimeError):
@@ -60,16 +56,6 @@ class LocalStoreError(RuntimeError):
 
 class WheelMissingError(LocalStoreError):
     """Mooncake's wheel, which carries the two server programs, is not installed."""
-
-
-def wheel_version() -> str | None:
-    """The version of the installed Mooncake wheel, or None. Imports nothing of it."""
-    for name in _WHEEL_NAMES:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 def server_program(name: str) -> Path:
@@ -87,17 +73,36 @@ def server_program(name: str) -> Path:
             return path
     raise WheelMissingError(
         f"{name}: not found, because no Mooncake wheel is installed in this environment. "
-        f"Remedy: pip install {_WHEEL_NAMES[0]}==0.3.13.post1, or set MOONCAKE_MASTER to a "
-        "running store, or use the memory back end"
+        f"Remedy: {INSTALL}, or set MOONCAKE_MASTER to a running store, or use another back end"
     )
+
+
+@dataclass(frozen=True)
+class StorePorts:
+    """Where a store listens; 0: a port that is free at start."""
+
+    rpc: int = 0
+    admin: int = 0
+    storage: int = 0
+    metadata: int = 0
 
 
 class LocalStore:
     """Owns one master and one storage process. Not for use from several threads at once."""
 
     def __init__(
-        self, *, segment_bytes: int = 1 << 30, client_ttl_s: int = 10, start_timeout_s: float = 30.0
+        self,
+        *,
+        segment_bytes: int = 1 << 30,
+        client_ttl_s: int = 10,
+        start_timeout_s: float = 30.0,
+        metadata: str = "p2p",
+        host: str = _LOOPBACK,
+        ports: StorePorts | None = None,
+        log_folder: Path | None = None,
     ) -> None:
+        if metadata not in METADATA_MODES:
+            raise ValueError(f"metadata={metadata!r}: unknown; remedy: one of {METADATA_MODES}")
         if segment_bytes < 16 << 20:
             raise ValueError(
                 f"segment_bytes={segment_bytes}: a segment holds at least 16 MiB; "
@@ -106,10 +111,14 @@ class LocalStore:
         self.segment_bytes = segment_bytes
         self.client_ttl_s = client_ttl_s
         self.start_timeout_s = start_timeout_s
+        self.metadata = metadata
+        self.host = host
         self.version = wheel_version()
+        self._log_folder = log_folder
+        self._wanted = ports or StorePorts()
+        self._ports = StorePorts()
         self._master: subprocess.Popen[bytes] | None = None
         self._storage: subprocess.Popen[bytes] | None = None
-        self._rpc_port = self._admin_port = 0
         self._logs: dict[str, IO[bytes]] = {}
 
     # Life cycle ------------------------------------------------------------------------------
@@ -173,11 +182,18 @@ class LocalStore:
 
     @property
     def master_address(self) -> str:
-        return f"{_HOST}:{self._rpc_port}"
+        return f"{self.host}:{self._ports.rpc}"
 
     @property
     def admin_url(self) -> str:
-        return f"http://{_HOST}:{self._admin_port}"
+        return f"http://{self.host}:{self._ports.admin}"
+
+    @property
+    def metadata_server(self) -> str:
+        """As Mooncake's clients take it."""
+        if self.metadata == "p2p":
+            return "P2PHANDSHAKE"
+        return f"http://{self.host}:{self._ports.metadata}/metadata"
 
     @property
     def master_pid(self) -> int:
@@ -191,10 +207,12 @@ class LocalStore:
         """The variables by which a connector finds this store."""
         return {
             "MOONCAKE_MASTER": self.master_address,
-            "MOONCAKE_TE_META_DATA_SERVER": "P2PHANDSHAKE",
+            "MOONCAKE_TE_META_DATA_SERVER": self.metadata_server,
             "MOONCAKE_PROTOCOL": "tcp",
-            "MOONCAKE_LOCAL_HOSTNAME": _HOST,
+            "MOONCAKE_LOCAL_HOSTNAME": self.host,
             "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0",
+            # The file that it may name would replace all of these.
+            "MOONCAKE_CONFIG_PATH": "",
         }
 
     def keys(self) -> list[str]:
@@ -208,18 +226,19 @@ class LocalStore:
     # Inside ----------------------------------------------------------------------------------
 
     def _start_once(self, master: Path, storage: Path) -> None:
-        self._rpc_port, self._admin_port, storage_port = _free_ports(3)
-        environment = {**_MOONCAKE_DEFAULTS, **os.environ}
+        self._ports = self._pick_ports()
+        environment = {**CLIENT_ENVIRONMENT, **os.environ}
         self._master = self._spawn(
             "master",
             [
                 str(master),
-                f"--rpc_address={_HOST}",
-                f"--rpc_port={self._rpc_port}",
-                f"--metrics_host={_HOST}",
-                f"--metrics_port={self._admin_port}",
+                f"--rpc_address={self.host}",
+                f"--rpc_port={self._ports.rpc}",
+                f"--metrics_host={self.host}",
+                f"--metrics_port={self._ports.admin}",
                 f"--client_ttl={self.client_ttl_s}",
                 "--minloglevel=1",
+                *self._metadata_flags(),
             ],
             environment,
         )
@@ -228,13 +247,13 @@ class LocalStore:
             "storage",
             [
                 str(storage),
-                f"--host={_HOST}",
-                f"--port={storage_port}",
+                f"--host={self.host}",
+                f"--port={self._ports.storage}",
                 f"--global_segment_size={self.segment_bytes}",
                 "--local_buffer_size=16MB",
                 "--protocol=tcp",
                 f"--master_server_address={self.master_address}",
-                "--metadata_server=P2PHANDSHAKE",
+                f"--metadata_server={self.metadata_server}",
                 "--minloglevel=1",
             ],
             environment,
@@ -243,13 +262,38 @@ class LocalStore:
             lambda: bool(self.segments()), self.start_timeout_s, "mooncake_client to mount memory"
         )
 
+    def _pick_ports(self) -> StorePorts:
+        wanted = self._wanted
+        rpc, admin, storage, metadata = _free_ports(4, self.host)
+        return StorePorts(
+            wanted.rpc or rpc,
+            wanted.admin or admin,
+            wanted.storage or storage,
+            wanted.metadata or metadata,
+        )
+
+    def _metadata_flags(self) -> list[str]:
+        if self.metadata == "p2p":
+            return []
+        return [
+            "--enable_http_metadata_server=true",
+            f"--http_metadata_server_host={self.host}",
+            f"--http_metadata_server_port={self._ports.metadata}",
+            # Else entries of clients that died stay until the master ends.
+            "--enable_metadata_cleanup_on_timeout=true",
+        ]
+
     def _spawn(
         self, name: str, argv: list[str], environment: dict[str, str]
     ) -> subprocess.Popen[bytes]:
         if name in self._logs:
             self._logs.pop(name).close()
-        # Without a name in the file system, so that nothing can be left behind.
-        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
+        log: IO[bytes]
+        if self._log_folder is not None:
+            log = open(self._log_folder / f"{name}.log", "w+b")  # noqa: SIM115 - closed by stop()
+        else:
+            # Without a name in the file system, so that nothing can be left behind.
+            log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
         self._logs[name] = log
         return child_guard.spawn(argv, env=environment, output=log)
 
@@ -302,13 +346,17 @@ class LocalStore:
                 child_guard.stop(process)
 
 
-def _free_ports(count: int) -> list[int]:
-    """Distinct ports that were free on loopback just now."""
+def _free_ports(count: int, host: str) -> list[int]:
+    """Distinct ports that were free on `host` just now."""
     sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
     try:
         for probe in sockets:
-            probe.bind((_HOST, 0))
+            probe.bind((host, 0))
         return [probe.getsockname()[1] for probe in sockets]
+    except OSError as error:
+        raise LocalStoreError(
+            f"cannot listen on {host} ({error}); remedy: an IPv4 address of this machine"
+        ) from error
     finally:
         for probe in sockets:
             probe.close()

@@ -18,6 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED_FOLDERS = {"build", ".venv", ".git", ".pytest_cache"}
 SCRIPTS = ROOT / "benchmarks" / "tensorrt_llm_kv_connector"
+DEPLOY = SCRIPTS / "deploy" / "run_ctx_gen_store.sh"
 # Prefixes of variables that belong to Mooncake and that no table of ours lists.
 MOONCAKE_VARIABLES = ("MC_TCP_", "MC_RPC_", "MC_STORE_", "MC_LOG_")
 GUIDE = "docs/source/getting_started/examples/tensorrt-llm-integration.md"
@@ -180,7 +181,7 @@ def make_targets() -> set[str]:
 
 @functools.cache
 def help_text(*command: str) -> str:
-    environment = {**os.environ, "COLUMNS": "200"}
+    environment = {**os.environ, "COLUMNS": "200", "PYTHON": sys.executable}
     return subprocess.run(
         [*command, "--help"], check=True, capture_output=True, text=True, env=environment
     ).stdout
@@ -196,6 +197,8 @@ def verbs() -> set[str]:
 def program(words: list[str]) -> tuple[list[str], list[str]] | None:
     """For a command of ours: how to run it here, and the arguments in the text."""
     name = words[0].rpartition("/")[2]
+    if name == DEPLOY.name and len(words) > 1:
+        return [str(DEPLOY), words[1]], words[2:]
     if name == "mooncake-trtllm" and len(words) > 1:
         return [sys.executable, "-m", "mooncake_trtllm", words[1]], words[2:]
     for position, word in enumerate(words[:2]):
@@ -235,7 +238,14 @@ def test_commands_exist(name: str) -> None:
 def test_readme_names_the_main_commands() -> None:
     """The check above would be content with an empty page."""
     shown = [" ".join(words) for words in commands((ROOT / "README.md").read_text())]
-    for wanted in ("make demo", "make test", "make test-fast", "make bench", "make lint"):
+    for wanted in (
+        "make demo",
+        "make test",
+        "make test-fast",
+        "make bench",
+        "make lint",
+        "make showcase",
+    ):
         assert wanted in shown
     assert {"selfcheck", "trace"} <= {
         words[1] for words in map(str.split, shown) if words[0].endswith("mooncake-trtllm")
@@ -257,15 +267,11 @@ def test_tables_equal_the_code(script: str) -> None:
 
 
 def test_variables_of_the_store_client_are_those_that_are_set() -> None:
-    code = (ROOT / "bindings" / "mooncake_connect.cc").read_text()
-    in_code = dict(re.findall(r'\{"(MC_[A-Z_]+)", "([^"]*)"\}', code))
+    from mooncake_trtllm.mooncake_wheel import CLIENT_ENVIRONMENT
+
     page = (ROOT / "docs" / "source" / "settings.md").read_text()
     (rows,) = tables(page, "variable")
-    assert {name: row["value"].strip("`") for name, row in rows.items()} == in_code
-    # The private store's processes are given the same.
-    from mooncake_trtllm import local_store
-
-    assert in_code == local_store._MOONCAKE_DEFAULTS
+    assert {name: row["value"].strip("`") for name, row in rows.items()} == dict(CLIENT_ENVIRONMENT)
 
 
 def test_settings_named_in_pages_exist() -> None:
@@ -373,6 +379,7 @@ TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int,),
     "number": (int, float),
     "number or null": (int, float, type(None)),
+    "string or null": (str, type(None)),
     "boolean": (bool,),
     "object": (dict,),
     "list": (list,),
@@ -425,6 +432,35 @@ def test_trace_fields_are_documented() -> None:
         fields["blocks_rejected"]["meaning"]
     )
     assert set(result["curve"][0]) == named_in_backticks(fields["curve"]["meaning"])
+
+
+def test_matrix_fields_are_documented() -> None:
+    heading = "`matrix --json`"
+    result = run_verb(
+        *("matrix", "--backends", "memory", "--granularity", "block", "--tp", "1"),
+        *("--requests", "2"),
+    )
+    assert_documented(result, documented(heading))
+    own = documented(heading, "field of a row")
+    fields = {**documented("`trace --json`"), **own}
+    for row in result["rows"]:
+        assert_documented(row, fields)
+    scenarios = {row["scenario"] for row in result["rows"]}
+    assert scenarios == named_in_backticks(own["scenario"]["meaning"])
+
+
+def test_timeline_fields_are_documented() -> None:
+    heading = "`timeline --json`"
+    result = run_verb("timeline", "--load-gb-per-s", "1", "--reused", "0.5")
+    assert_documented(result, documented(heading))
+    assert_documented(result["rows"][0], documented(heading, "field of a row"))
+
+
+def test_plot_fields_are_documented(tmp_path: Path) -> None:
+    file = tmp_path / "timeline.json"
+    file.write_text(json.dumps(run_verb("timeline", "--load-gb-per-s", "1", "--reused", "0.5")))
+    result = run_verb("plot", str(file), "--out", str(tmp_path / "out"))
+    assert_documented(result, documented("`plot --json`"))
 
 
 def test_selfcheck_fields_are_documented() -> None:

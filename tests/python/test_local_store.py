@@ -14,7 +14,12 @@ import pytest
 from simulator.waiting import alive, wait_until_gone
 
 from mooncake_trtllm import child_guard, local_store
-from mooncake_trtllm.local_store import LocalStore, LocalStoreError, WheelMissingError
+from mooncake_trtllm.local_store import (
+    LocalStore,
+    LocalStoreError,
+    StorePorts,
+    WheelMissingError,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,6 +33,14 @@ def test_without_the_wheel_the_error_says_what_to_install(monkeypatch: pytest.Mo
 def test_a_segment_that_is_too_small_is_refused() -> None:
     with pytest.raises(ValueError, match="segment_bytes=4096"):
         LocalStore(segment_bytes=4096)
+
+
+def test_unknown_metadata_and_foreign_addresses_are_refused() -> None:
+    with pytest.raises(ValueError, match="metadata='etcd'"):
+        LocalStore(metadata="etcd")
+    # 192.0.2.0/24 is for documentation: no machine has an address of it.
+    with pytest.raises(LocalStoreError, match=r"cannot listen on 192\.0\.2\.1"):
+        LocalStore(host="192.0.2.1")._pick_ports()
 
 
 def test_a_guarded_child_dies_with_its_parent() -> None:
@@ -87,8 +100,8 @@ def test_a_port_that_is_taken_costs_another_attempt(monkeypatch: pytest.MonkeyPa
         taken.listen()
         picks: list[list[int]] = []
 
-        def pick_taken_first(count: int) -> list[int]:
-            ports = pick(count)
+        def pick_taken_first(count: int, host: str) -> list[int]:
+            ports = pick(count, host)
             if not picks:
                 ports[0] = taken.getsockname()[1]
             picks.append(ports)
@@ -98,6 +111,26 @@ def test_a_port_that_is_taken_costs_another_attempt(monkeypatch: pytest.MonkeyPa
         with LocalStore(segment_bytes=64 << 20) as store:
             assert len(store.segments()) == 1
     assert len(picks) == 2
+
+
+@pytest.mark.mooncake
+def test_with_http_metadata_objects_come_back() -> None:
+    """The canary of opening a client is put, got, compared and removed."""
+    ports = StorePorts(*local_store._free_ports(4, "127.0.0.1"))
+    with LocalStore(segment_bytes=64 << 20, metadata="http", ports=ports) as store:
+        server = f"http://127.0.0.1:{ports.metadata}/metadata"
+        assert store.client_environment()["MOONCAKE_TE_META_DATA_SERVER"] == server
+        assert store.master_address == f"127.0.0.1:{ports.rpc}"
+        program = (
+            "from mooncake_trtllm import _native\n"
+            f"store = _native.open_mooncake_store({store.master_address!r}, "
+            f"metadata_server={server!r}, local_hostname='127.0.0.1')\n"
+            "store.close(5.0)\n"
+        )
+        result = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.mooncake

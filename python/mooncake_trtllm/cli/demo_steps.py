@@ -15,7 +15,8 @@ from mooncake_trtllm import child_guard
 from mooncake_trtllm.cli.demo_report import Step
 from mooncake_trtllm.cli.private_folder import PrivateFolder
 from mooncake_trtllm.cli.stores import RunStore
-from mooncake_trtllm.local_store import LocalStore, wheel_version
+from mooncake_trtllm.local_store import LocalStore
+from mooncake_trtllm.mooncake_wheel import wheel_version
 from mooncake_trtllm.simulator import (
     Instance,
     InstanceConfig,

@@ -5,20 +5,24 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import resource
+import socket
 import subprocess
 import sys
 
+from mooncake_trtllm import __version__
 from mooncake_trtllm.cli import stores
 from mooncake_trtllm.cli.checks import Check, Checks
 from mooncake_trtllm.cli.output import human_bytes
-from mooncake_trtllm.local_store import wheel_version
+from mooncake_trtllm.mooncake_wheel import INSTALL, wheel_version
 
 __all__ = ["report"]
 
 _LEAST_BYTES = 1 << 30
 _IMPORT_TIMEOUT_S = 60
+_LOOPBACK_TIMEOUT_S = 5.0
 
 
 def report(checks: Checks, backend: str) -> None:
@@ -31,12 +35,16 @@ def report(checks: Checks, backend: str) -> None:
             "use Python 3.10 to 3.13",
         )
     )
+    checks.add(Check("package", True, f"mooncake-trtllm {__version__}"))
     checks.add(Check("numpy", True, importlib.metadata.version("numpy")))
     checks.add(_importable("native_module", "mooncake_trtllm._native"))
     checks.add(_importable("connector", "mooncake.tensorrt_llm"))
     checks.add(_runtime())
     checks.add(_wheel(backend))
+    checks.add(Check("cpu", True, _cpu()))
     checks.add(_memory())
+    checks.add(_loopback())
+    checks.add(_settings())
 
 
 def _importable(name: str, module: str) -> Check:
@@ -64,10 +72,9 @@ def _runtime() -> Check:
 def _wheel(backend: str) -> Check:
     """Imports the store's binding in a child: it starts threads and installs signal handlers."""
     version = wheel_version()
-    remedy = "pip install mooncake-transfer-engine-non-cuda==0.3.13.post1"
     if version is None:
         needed = backend == "mooncake"
-        return Check("mooncake_wheel", not needed, "not installed", remedy if needed else "")
+        return Check("mooncake_wheel", not needed, "not installed", INSTALL if needed else "")
     child = subprocess.run(
         [sys.executable, "-c", "import mooncake.store"],
         capture_output=True,
@@ -98,3 +105,53 @@ def _memory() -> Check:
         f"{human_bytes(available)} available; lockable {lockable}",
         "free at least 1 GiB",
     )
+
+
+def _cpu() -> str:
+    model = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+            model = names[0] if names else model
+    except OSError:
+        pass
+    return f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable, {model}"
+
+
+def _loopback() -> Check:
+    """A connection to this machine itself: what a private store and its clients talk over."""
+    remedy = "bring the interface lo up (ip link set lo up), and allow connections to 127.0.0.1"
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(_LOOPBACK_TIMEOUT_S)
+            address = server.getsockname()
+            with socket.create_connection(address, _LOOPBACK_TIMEOUT_S) as client:
+                peer, _ = server.accept()
+                with peer:
+                    client.sendall(b"!")
+                    peer.settimeout(_LOOPBACK_TIMEOUT_S)
+                    arrived = peer.recv(1) == b"!"
+    except OSError as error:
+        return Check("network", False, f"no connection over 127.0.0.1: {error}", remedy)
+    name = socket.gethostname()
+    try:
+        where = socket.gethostbyname(name)
+    except OSError as error:
+        where = f"no address ({error})"
+    return Check("network", arrived, f"127.0.0.1 connects; {name} is {where}", remedy)
+
+
+def _settings() -> Check:
+    """The values in force; where one is not the default, with where it comes from."""
+    from mooncake_trtllm.errors import KvConnectorConfigError
+    from mooncake_trtllm.settings import load_settings
+
+    try:
+        settings = load_settings()
+    except KvConnectorConfigError as error:
+        return Check("settings", False, str(error), "correct the setting that is named")
+    values = [
+        f"{name}={value}" + ("" if source == "default" else f" ({source})")
+        for name, value, source in settings.core.describe()
+    ]
+    return Check("settings", True, ", ".join(values))

@@ -6,7 +6,7 @@ from mooncake_trtllm.local_store import LocalStoreError, WheelMissingError
 from mooncake_trtllm.simulator import InvariantError, RankError
 from mooncake_trtllm.simulator.workloads import TraceFormatError
 
-__all__ = ["BROKEN", "GOOD", "UNREACHABLE", "USAGE", "Terminated", "UsageError", "exit_code"]
+__all__ = ["BROKEN", "GOOD", "UNREACHABLE", "USAGE", "UsageError", "exit_code"]
 
 GOOD = 0
 BROKEN = 1
@@ -18,10 +18,6 @@ _BY_KIND = {"config": USAGE, "store": UNREACHABLE}
 
 class UsageError(Exception):
     """Wrong usage; the message names the value, the reason and the remedy."""
-
-
-class Terminated(BaseException):
-    """SIGTERM, so that everything is stopped on the way out."""
 
 
 def exit_code(error: BaseException) -> int | None:

@@ -8,15 +8,15 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 
 from mooncake_trtllm import __version__
-from mooncake_trtllm.cli import demo, selfcheck, trace
-from mooncake_trtllm.cli.exits import Terminated, exit_code
+from mooncake_trtllm.cli import demo, matrix, plot, selfcheck, timeline, trace
+from mooncake_trtllm.cli.exits import exit_code
+from mooncake_trtllm.cli.signals import Terminated, ended_by_signals
 
-__all__ = ["main"]
+__all__ = ["main", "run_guarded"]
 
-_VERBS = (selfcheck, demo, trace)
+_VERBS = (selfcheck, demo, trace, matrix, timeline, plot)
 _EPILOG = """\
 exit codes: 0 good; 1 an invariant or a stated bar is broken; 2 wrong usage or configuration;
 3 the store cannot be reached. With --json exactly one JSON object goes to standard output.
@@ -40,15 +40,19 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit code."""
-    options = parser().parse_args(arguments)
+    return run_guarded(parser().parse_args(arguments))
+
+
+def run_guarded(options: argparse.Namespace) -> int:
+    """Runs `options.run`; turns signals and errors that users may see into exit codes."""
     # Must be in place before anything loads the store's library; what the user set stays.
     os.environ.setdefault("MC_LOG_LEVEL", "ERROR")
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
     )
-    previous = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        return int(options.run(options))
+        with ended_by_signals():
+            return int(options.run(options))
     except KeyboardInterrupt:
         print("interrupted; everything that was started is stopped", file=sys.stderr)
         return 128 + signal.SIGINT
@@ -65,13 +69,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"mooncake-trtllm: error: {error}", file=sys.stderr)
         return code
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    # A second signal must not interrupt the clean-up that the first one began.
-    for ignored in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ignored, signal.SIG_IGN)
-    raise KeyboardInterrupt if number == signal.SIGINT else Terminated

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["Progress", "human_bytes", "print_json", "rounded"]
+__all__ = ["Progress", "human_bytes", "print_json", "rounded", "table"]
 
 _BAR = 30
 _EVERY_S = 0.1
+_CLEAR = "\x1b[K"
 
 
 def print_json(content: Mapping[str, Any]) -> None:
@@ -34,11 +35,38 @@ def human_bytes(count: float) -> str:
     return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
 
 
+def table(heading: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns as wide as their widest cell; numbers to the right."""
+    cells = [[str(cell) for cell in row] for row in (heading, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    first = rows[0] if rows else heading
+    right = [_is_number(cell) for cell in first]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _is_number(cell: object) -> bool:
+    try:
+        float(str(cell))
+    except ValueError:
+        return False
+    return True
+
+
 class Progress:
-    """A bar on standard error; silent where that is no terminal."""
+    """A bar on standard error; silent where that is no terminal. Leaving the block takes it away.
+
+    A product that needs numpy alone draws its one bar itself.
+    """
 
     def __init__(self, label: str, total: int) -> None:
-        self._label = label
+        self.label = label
         self._total = max(total, 1)
         self._shown_at = 0.0
         self._on = sys.stderr.isatty()
@@ -50,11 +78,13 @@ class Progress:
             self._shown_at = now
             filled = _BAR * done // self._total
             bar = "#" * filled + "." * (_BAR - filled)
-            sys.stderr.write(f"\r{self._label} [{bar}] {done}/{self._total}")
+            sys.stderr.write(f"\r{_CLEAR}{self.label} [{bar}] {done}/{self._total}")
             sys.stderr.flush()
 
-    def clear(self) -> None:
-        """Takes the bar away."""
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self._on:
-            sys.stderr.write("\r\x1b[K")
+            sys.stderr.write("\r" + _CLEAR)
             sys.stderr.flush()

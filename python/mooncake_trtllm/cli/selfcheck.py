@@ -16,7 +16,8 @@ from mooncake_trtllm.cli import environment, stores
 from mooncake_trtllm.cli.checks import Check, Checks
 from mooncake_trtllm.cli.exits import BROKEN, GOOD, exit_code
 from mooncake_trtllm.cli.output import print_json
-from mooncake_trtllm.local_store import LocalStoreError, wheel_version
+from mooncake_trtllm.local_store import LocalStoreError
+from mooncake_trtllm.mooncake_wheel import wheel_version
 from mooncake_trtllm.simulator import (
     Geometry,
     Instance,
@@ -92,11 +93,13 @@ def _store_text(store: stores.RunStore) -> str:
 def _move_blocks(checks: Checks, tp: int, store: stores.RunStore, folder: Path) -> None:
     seed = stores.run_seed(folder)
 
-    def config(geometry: Geometry, name: str, pool: Geometry | None = None) -> InstanceConfig:
+    def config(
+        geometry: Geometry, name: str, pool: Geometry | None = None, ranks: int = tp
+    ) -> InstanceConfig:
         return InstanceConfig(
             ModelFolder.create(folder / name, geometry, weights_seed=seed),
             geometry,
-            tp=tp,
+            tp=ranks,
             env=store.env,
             pool_blocks=64,
             block_reuse=False,
@@ -116,10 +119,11 @@ def _move_blocks(checks: Checks, tp: int, store: stores.RunStore, folder: Path) 
     )
     checks.expect("salt_isolation", salted.blocks_hit, 0, "blocks hit under another cache salt")
     for name, other in (
-        ("other_dtype", Geometry(4, 4, 16, 16, "float16")),
-        ("other_block_size", Geometry(4, 4, 16, 32)),
+        ("other_dtype", config(Geometry(4, 4, 16, 16, "float16"), "model-dtype")),
+        ("other_block_size", config(Geometry(4, 4, 16, 32), "model-block")),
+        ("other_rank_count", config(_GEOMETRY, "model", ranks=1 if tp > 1 else 2)),
     ):
-        with Instance(config(other, f"model-{name}")) as instance:
+        with Instance(other) as instance:
             result = instance.serve(Prompt(_PROMPT), drain_s=_DRAIN_S)
         checks.expect(name, result.blocks_hit, 0, "blocks hit with another layout")
     _refused_pool(checks, config(_GEOMETRY, "model", Geometry(3, 4, 16, 16)))

@@ -13,7 +13,18 @@ from mooncake_trtllm.cli.exits import UsageError
 from mooncake_trtllm.cli.private_folder import PrivateFolder, private_folder
 from mooncake_trtllm.local_store import LocalStore
 
-__all__ = ["RunStore", "add_options", "open_store", "run_seed", "users_store"]
+__all__ = [
+    "RunStore",
+    "add_exclusive_option",
+    "add_options",
+    "add_segment_option",
+    "available_bytes",
+    "check_fits",
+    "open_store",
+    "run_seed",
+    "segment_bytes",
+    "users_store",
+]
 
 _LEAST_SEGMENT_BYTES = 256 << 20
 _MEMORY_SHARE = 0.7
@@ -59,6 +70,11 @@ def add_options(parser: argparse.ArgumentParser, *, default: str | None) -> None
         "MOONCAKE_CONFIG_PATH names, else a private one on loopback, started and stopped by this "
         f"run (default: {default or 'mooncake where its wheel or a store is found, else file'})",
     )
+    add_segment_option(parser)
+
+
+def add_segment_option(parser: argparse.ArgumentParser) -> None:
+    """`--segment-bytes`."""
     parser.add_argument(
         "--segment-bytes",
         type=int,
@@ -68,14 +84,24 @@ def add_options(parser: argparse.ArgumentParser, *, default: str | None) -> None
     )
 
 
+def add_exclusive_option(parser: argparse.ArgumentParser) -> None:
+    """For a store of the user's that nobody else uses at this time."""
+    parser.add_argument(
+        "--exclusive",
+        action="store_true",
+        help="nobody else uses the store meanwhile: a hit less than an exact unlimited cache has "
+        "is an error, as it always is on a private store",
+    )
+
+
 def run_seed(folder: Path | str) -> int:
     """A number that differs from run to run, taken from the name of its temporary folder."""
     return int.from_bytes(Path(folder).name.encode()[-7:], "big")
 
 
-def segment_bytes(blocks: int, block_bytes: int, ranks: int) -> int:
-    """Memory for so many distinct blocks, each one object a rank and a manifest."""
-    per_block = block_bytes + (ranks + 1) * _OBJECT_OVERHEAD_BYTES
+def segment_bytes(blocks: int, block_bytes: int, objects_per_block: int) -> int:
+    """Memory for so many distinct blocks."""
+    per_block = block_bytes + objects_per_block * _OBJECT_OVERHEAD_BYTES
     return max(int(blocks * per_block * _ROOM), _LEAST_SEGMENT_BYTES)
 
 
@@ -83,7 +109,7 @@ def segment_bytes(blocks: int, block_bytes: int, ranks: int) -> int:
 def open_store(backend: str, needed_bytes: int, wanted_bytes: int | None) -> Iterator[RunStore]:
     """The store for a run; a private one ends with the block, after its clients."""
     if backend == "memory":
-        _check_fits(needed_bytes, "the memory back end")
+        check_fits(needed_bytes, "the memory back end")
         yield RunStore("memory", {"MC_BACKEND": "memory"})
         return
     size = needed_bytes if wanted_bytes is None else wanted_bytes
@@ -98,7 +124,7 @@ def open_store(backend: str, needed_bytes: int, wanted_bytes: int | None) -> Ite
     elif users_store() is not None:
         yield RunStore("mooncake", {"MC_BACKEND": "mooncake"})
     else:
-        _check_fits(size, "the private store")
+        check_fits(size, "the private store")
         with LocalStore(segment_bytes=size) as store:
             yield RunStore(
                 "mooncake", {"MC_BACKEND": "mooncake", **store.client_environment()}, store
@@ -117,7 +143,8 @@ def available_bytes() -> int | None:
     return None
 
 
-def _check_fits(size: int, what: str) -> None:
+def check_fits(size: int, what: str) -> None:
+    """Raises UsageError where that much memory would drive this machine to its limit."""
     available = available_bytes()
     if available is not None and size > available * _MEMORY_SHARE:
         raise UsageError(

@@ -8,11 +8,14 @@ import time
 from typing import Any
 
 from mooncake_trtllm.cli.output import human_bytes, rounded
+from mooncake_trtllm.cli.ttft_model import speedup
 from mooncake_trtllm.simulator import InstanceConfig, RequestResult
 
-__all__ = ["TraceReport", "hits_digest", "text"]
+__all__ = ["LLAMA", "LLAMA_LAYERS", "LLAMA_TOKEN_BYTES", "TraceReport", "hits_digest", "text"]
 
-_LLAMA_TOKEN_BYTES = 128 << 10
+LLAMA = "llama_3_1_8b_bf16"
+LLAMA_LAYERS = 32
+LLAMA_TOKEN_BYTES = 128 << 10
 """Llama-3.1-8B in bfloat16: 32 layers, K and V, 8 heads of 128."""
 
 
@@ -25,12 +28,19 @@ class TraceReport:
     """One instance over one workload."""
 
     def __init__(
-        self, config: InstanceConfig, backend: str, prefill_tok_per_s: float, ideal_hits: list[int]
+        self,
+        config: InstanceConfig,
+        backend: str,
+        prefill_tok_per_s: float,
+        ideal_hits: list[int],
+        *,
+        granularity: str = "block",
     ) -> None:
         self._config = config
         self._backend = backend
         self._prefill_tok_per_s = prefill_tok_per_s
         self._ideal_hits = ideal_hits
+        self._granularity = granularity
         self._results: list[RequestResult] = []
         self._workers: list[dict[str, int | float]] = []
         self._load_seconds = 0.0
@@ -91,15 +101,13 @@ class TraceReport:
     def speedup(self, token_bytes: int) -> float | None:
         """Modeled time to first token without reuse over that with it."""
         size = self._config.geometry.tokens_per_block
-        prompt = sum(result.prompt_tokens for result in self._results)
-        computed = sum(result.tokens_computed for result in self._results)
-        loaded = sum(self.hits) * size * token_bytes
-        bandwidth = self.load_bandwidth()
-        if not prompt or (loaded and bandwidth is None):
-            return None
-        load_seconds = loaded / bandwidth if loaded and bandwidth else 0.0
-        rate = self._prefill_tok_per_s
-        return (prompt / rate) / (computed / rate + load_seconds)
+        return speedup(
+            prompt_tokens=sum(result.prompt_tokens for result in self._results),
+            computed_tokens=sum(result.tokens_computed for result in self._results),
+            loaded_bytes=sum(self.hits) * size * token_bytes,
+            prefill_tok_per_s=self._prefill_tok_per_s,
+            load_bytes_per_s=self.load_bandwidth(),
+        )
 
     def faults(self, *, exact: bool) -> list[str]:
         """What is wrong with the run; `exact`: nothing but the connector can cost a hit."""
@@ -131,7 +139,7 @@ class TraceReport:
             "schema": "trace/1",
             "backend": self._backend,
             "promise": "leased",
-            "granularity": "block",
+            "granularity": self._granularity,
             "tp": config.tp,
             "ranks": config.ranks,
             "tokens_per_block": geometry.tokens_per_block,
@@ -156,7 +164,7 @@ class TraceReport:
             "save_gb_per_s": rounded(save / 1e9 if save else None),
             "prefill_tok_per_s": self._prefill_tok_per_s,
             "ttft_speedup_modeled": rounded(self.speedup(geometry.token_bytes_all_layers())),
-            "ttft_speedup_modeled_llama_3_1_8b_bf16": rounded(self.speedup(_LLAMA_TOKEN_BYTES)),
+            f"ttft_speedup_modeled_{LLAMA}": rounded(self.speedup(LLAMA_TOKEN_BYTES)),
             "hits_digest": hits_digest(hits),
             "seconds": rounded(self._seconds, 3),
         }
@@ -190,7 +198,7 @@ def text(report: TraceReport) -> str:
         f"{_rate(row['save_gb_per_s'])}",
         f"  time to first token, modeled at {row['prefill_tok_per_s']:g} prefill tokens/s: "
         f"{_times(row['ttft_speedup_modeled'])} shorter for this geometry ({token} a token), "
-        f"{_times(row['ttft_speedup_modeled_llama_3_1_8b_bf16'])} for Llama-3.1-8B bf16 "
+        f"{_times(row[f'ttft_speedup_modeled_{LLAMA}'])} for Llama-3.1-8B bf16 "
         "(128.0 KiB a token)",
         f"  hits digest      {row['hits_digest']}",
         f"  took             {row['seconds']} s",

@@ -15,13 +15,22 @@ from mooncake_trtllm.simulator.rank_loop import Operation, serve
 __all__ = ["ThreadRanks"]
 
 
+_NOTICE_S = 1.0
+"""For ranks to notice that the instance has failed."""
+_FAREWELL_S = 30.0
+"""For a rank that has: it still closes its store, which takes seconds on a busy machine."""
+
+
 class _QueueChannel:
     def __init__(self, rank: int, events: queue.SimpleQueue[tuple[int, tuple[str, Any]]]) -> None:
         self._rank = rank
         self._events = events
+        self.failed = False
+        """The rank is on its way out."""
         self.operations: queue.SimpleQueue[list[Operation] | None] = queue.SimpleQueue()
 
     def send(self, message: tuple[str, Any]) -> None:
+        self.failed = self.failed or message[0] == "failed"
         self._events.put((self._rank, message))
 
     def receive(self) -> list[Operation] | None:
@@ -74,13 +83,19 @@ class ThreadRanks:
             return []
 
     def end(self, *, failed: bool) -> None:
-        """Waits for the threads; after a failure only for those that notice it."""
+        """Waits for the threads; after a failure only for those that notice it.
+
+        One that is left behind while it closes a store would crash the process at its exit.
+        """
         self.started()
         if failed:
             self._group.abort("the instance has failed")
             self.send(None)
         for thread in self._threads:
-            thread.join(1.0 if failed else None)
+            thread.join(_NOTICE_S if failed else None)
+        for thread, channel in zip(self._threads, self._channels, strict=True):
+            if channel.failed:
+                thread.join(_FAREWELL_S)
         mpi_stand_in.remove()
 
     def _run(self, config: InstanceConfig, rank: int) -> None:

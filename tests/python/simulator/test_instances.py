@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,12 @@ from mooncake_trtllm.simulator import (
     DTYPES,
     Geometry,
     Instance,
+    InstanceConfig,
+    ModelFolder,
     Prompt,
     RankError,
     SimulationError,
+    thread_ranks,
 )
 
 MakeInstance = Callable[..., Instance]
@@ -266,3 +270,27 @@ def test_work_on_a_closed_instance_is_refused(make_instance: MakeInstance) -> No
     instance.close()
     with pytest.raises(SimulationError, match="not running"):
         instance.submit(Prompt(LONG))
+
+
+def test_a_failed_rank_is_waited_for_while_it_closes_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = threading.Event()
+
+    def fails_and_closes(*arguments: Any, **_: object) -> None:
+        arguments[3].send(("failed", None))
+        closed.wait(30)
+
+    monkeypatch.setattr(thread_ranks, "serve", fails_and_closes)
+    monkeypatch.setattr(thread_ranks, "_NOTICE_S", 0.0)
+    geometry = Geometry()
+    model = ModelFolder.create(tmp_path / "model", geometry)
+    ranks = thread_ranks.ThreadRanks(InstanceConfig(model, geometry))
+    assert ranks.receive(10) == [(0, ("failed", None))]
+    end = threading.Thread(target=ranks.end, kwargs={"failed": True})
+    end.start()
+    end.join(0.1)
+    assert end.is_alive()
+    closed.set()
+    end.join(10)
+    assert not end.is_alive()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulator.waiting import wait_until_gone
+from simulator.waiting import descendants, wait_until_gone
 
 from mooncake_trtllm.cli.trace_report import hits_digest
 from mooncake_trtllm.local_store import LocalStore
@@ -108,15 +108,6 @@ def test_a_signal_stops_the_demo_and_all_that_it_started(number: signal.Signals)
     assert process.returncode == 128 + number
     assert "everything that was started is stopped" in errors
     assert wait_until_gone(children)
-
-
-def descendants(pid: int) -> list[int]:
-    """The children of a process, and theirs."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += [int(child), *descendants(int(child))]
-    return found
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-__all__ = ["alive", "wait_until", "wait_until_gone"]
+__all__ = ["alive", "descendants", "wait_until", "wait_until_gone"]
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
@@ -28,6 +28,19 @@ def alive(pid: int) -> bool:
     except OSError:
         return False
     return state not in "ZX"
+
+
+def descendants(pid: int) -> list[int]:
+    """The children of a process, and theirs."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            children = task.joinpath("children").read_text().split()
+        except OSError:
+            continue  # It ended meanwhile.
+        for child in map(int, children):
+            found += [child, *descendants(child)]
+    return found
 
 
 def wait_until_gone(pids: Iterable[int]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,10 @@ class Workload:
     def __iter__(self) -> Iterator[Tokens]:
         """The prompts in order."""
         return (self.make(index) for index in range(len(self)))
+
+    def first(self, count: int) -> Workload:
+        """The same without what follows the first `count` requests."""
+        return replace(self, prompt_lengths=self.prompt_lengths[:count])
 
     @property
     def longest(self) -> int:
