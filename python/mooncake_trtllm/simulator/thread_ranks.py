@@ -75,12 +75,14 @@ class ThreadRanks:
 
     def end(self, *, failed: bool) -> None:
         """Waits for the threads; after a failure only for those that notice it."""
-        self.started()
         if failed:
             self._group.abort("the instance has failed")
             self.send(None)
         for thread in self._threads:
             thread.join(1.0 if failed else None)
+        # Not before: a rank that is still starting would read the settings of this process, and
+        # open its store.
+        self.started()
         mpi_stand_in.remove()
 
     def _run(self, config: InstanceConfig, rank: int) -> None:
