@@ -87,7 +87,6 @@ class ThreadRanks:
 
         One that is left behind while it closes a store would crash the process at its exit.
         """
-        self.started()
         if failed:
             self._group.abort("the instance has failed")
             self.send(None)
@@ -96,6 +95,9 @@ class ThreadRanks:
         for thread, channel in zip(self._threads, self._channels, strict=True):
             if channel.failed:
                 thread.join(_FAREWELL_S)
+        # Not before: a rank that is still starting would read the settings of this process, and
+        # open its store.
+        self.started()
         mpi_stand_in.remove()
 
     def _run(self, config: InstanceConfig, rank: int) -> None:
