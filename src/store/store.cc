@@ -20,4 +20,8 @@ std::string_view to_string(Reaction reaction) {
   return "unknown reaction";
 }
 
+std::vector<Reaction> Store::replicate(std::vector<ReplicaItem> items, CallContext /*context*/) {
+  return std::vector<Reaction>(items.size(), Reaction::kCallerBug);
+}
+
 }  // namespace kvc
