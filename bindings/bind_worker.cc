@@ -29,12 +29,14 @@ using WorkerObject = Owned<Worker>;
 WorkerObject make_worker(const StoreObject& store, std::uint32_t rank, std::uint32_t world_size,
                          std::uint32_t tokens_per_block, std::size_t staging_bytes,
                          std::size_t save_queue_bytes, double load_deadline_s,
-                         double save_deadline_s, std::size_t threads) {
+                         double save_deadline_s, std::size_t threads,
+                         std::uint64_t replication_bytes_per_second) {
   const WorkerOptions options{.rank = rank,
                               .world_size = world_size,
                               .tokens_per_block = tokens_per_block,
                               .staging_bytes = staging_bytes,
                               .save_queue_bytes = save_queue_bytes,
+                              .replication_bytes_per_second = replication_bytes_per_second,
                               .load_deadline = to_duration(load_deadline_s),
                               .save_deadline = to_duration(save_deadline_s)};
   // The worker alone owns its threads: they end with the last task that keeps it alive.
@@ -115,6 +117,10 @@ nb::dict stats(const WorkerObject& worker) {
   dict["blocks_committed"] = counted.blocks_committed;
   dict["saves_dropped"] = counted.saves_dropped;
   dict["saves_failed"] = counted.saves_failed;
+  dict["blocks_replicated"] = counted.blocks_replicated;
+  dict["replications_failed"] = counted.replications_failed;
+  dict["replications_dropped"] = counted.replications_dropped;
+  dict["replication_nanoseconds"] = counted.replication_nanoseconds;
   dict["save_queue_bytes"] = counted.save_queue_bytes;
   dict["pages_out_of_range"] = counted.pages_out_of_range;
   return dict;
@@ -126,7 +132,8 @@ void bind_worker(nb::module_& m) {
   nb::class_<WorkerObject>(m, "Worker")
       .def(nb::new_(&make_worker), "store"_a, nb::kw_only(), "rank"_a, "world_size"_a,
            "tokens_per_block"_a, "staging_bytes"_a, "save_queue_bytes"_a, "load_deadline_s"_a,
-           "save_deadline_s"_a, "threads"_a)
+           "save_deadline_s"_a, "threads"_a,
+           "replication_bytes_per_second"_a = WorkerOptions{}.replication_bytes_per_second)
       .def("register_layout", &register_layout, "keyspace"_a, "layout"_a,
            "The pages must outlive this object.")
       .def("bind", &bind_plan, "plan"_a, "No bytes: nothing to do in this step.")

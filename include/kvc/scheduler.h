@@ -28,6 +28,7 @@
 #include "kvc/block_hash.h"
 #include "kvc/clock.h"
 #include "kvc/log.h"
+#include "kvc/replication.h"
 #include "kvc/step_plan.h"
 #include "kvc/store.h"
 
@@ -45,6 +46,8 @@ struct SchedulerOptions {
   /// Requests tracked at once, each with its tokens; past it the oldest is forgotten (it is then
   /// neither loaded nor saved).
   std::size_t max_tracked_requests = 8192;
+  /// Which blocks the workers are to give more copies; none with the default.
+  ReplicationOptions replication;
 };
 
 /// What a request is, as far as its KV is concerned.
@@ -84,6 +87,7 @@ struct SchedulerStats {
   std::uint64_t requests_tracked = 0;     ///< Now.
   std::uint64_t requests_forgotten = 0;   ///< By the bound on tracked requests.
   std::uint64_t pages_inconsistent = 0;   ///< Requests whose page count did not fit their prompt.
+  std::uint64_t blocks_hot = 0;           ///< Handed out to get more copies, each time.
 };
 
 class Scheduler {

@@ -34,6 +34,8 @@ struct WorkerOptions {
   std::uint32_t tokens_per_block = 0;
   std::size_t staging_bytes = 256u << 20;  ///< Registered with the store; loads and saves share it.
   std::size_t save_queue_bytes = 128u << 20;  ///< Of the staging memory for saves; 0: none.
+  /// Of copies of hot blocks that the store is asked for; 0: none.
+  std::uint64_t replication_bytes_per_second = std::uint64_t{64} << 20;
   Duration load_deadline = std::chrono::milliseconds(4000);
   Duration save_deadline = std::chrono::milliseconds(10000);  ///< Per batch; nobody waits for it.
   std::size_t batch_blocks = 64;                              ///< Objects per store call.
@@ -73,8 +75,12 @@ struct WorkerStats {
   std::uint64_t blocks_committed = 0;  ///< Manifests seen published by this rank.
   std::uint64_t saves_dropped = 0;     ///< Queue or staging full, or store backing off.
   std::uint64_t saves_failed = 0;
-  std::uint64_t save_queue_bytes = 0;    ///< Now.
-  std::uint64_t pages_out_of_range = 0;  ///< Plan entries refused.
+  std::uint64_t blocks_replicated = 0;     ///< Hot blocks whose objects were seen with all copies.
+  std::uint64_t replications_failed = 0;   ///< No place or no room for a copy, or not in time.
+  std::uint64_t replications_dropped = 0;  ///< Faster than the pace, or saves were waiting.
+  std::uint64_t replication_nanoseconds = 0;  ///< Background time spent on it.
+  std::uint64_t save_queue_bytes = 0;         ///< Now.
+  std::uint64_t pages_out_of_range = 0;       ///< Plan entries refused.
 };
 
 class Worker {

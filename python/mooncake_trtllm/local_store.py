@@ -223,6 +223,7 @@ class LocalStore:
             "MOONCAKE_PROTOCOL": "tcp",
             "MOONCAKE_LOCAL_HOSTNAME": _HOST,
             "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0",
+            "MC_REPLICATION_ADMIN": f"{_HOST}:{self._admin_port}",
         }
 
     def keys(self) -> list[str]:
@@ -234,12 +235,17 @@ class LocalStore:
         return self._admin_lines("/get_all_segments")
 
     def replicas(self, key: str) -> list[str]:
-        """The segments of an object's complete replicas, as the master has them.
+        """The endpoints of the storage processes that hold an object's copies.
 
-        Raises LocalStoreError if there is no such object. Grants a lease.
+        As the master has it; none if there is no such object. Grants a lease.
         """
-        reply = json.loads(self._admin_get("/query_key?key=" + urllib.parse.quote(key, safe="")))
-        return [str(replica) for replica in reply]
+        try:
+            reply = json.loads(
+                self._admin_get(f"/query_key?key={urllib.parse.quote(key, safe='')}")
+            )
+        except (LocalStoreError, ValueError):
+            return []
+        return [str(copy["transport_endpoint_"]) for copy in reply.get("data", [])]
 
     # Inside ----------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ _COUNTERS = (
     "requests_tracked",
     "requests_forgotten",
     "pages_inconsistent",
+    "blocks_hot",
 )
 
 
@@ -75,6 +76,9 @@ class _Resources:
                     deployment_secret=instance.settings.key_secret,
                     lookup_deadline_s=instance.settings.lookup_deadline_s,
                     exact_pages=not states_block_size(instance.args),
+                    max_replicas=instance.settings.replication_max,
+                    hot_at=instance.settings.replication_heat,
+                    half_life_s=instance.settings.replication_half_life_s,
                 )
             return self._core
 

@@ -44,10 +44,14 @@ _COUNTERS = (
     "rejected_size",
     "loads_missing",
     "loads_unavailable",
+    "blocks_replicated",
+    "replications_failed",
+    "replications_dropped",
     "save_queue_bytes",
     "pages_out_of_range",
     "load_nanoseconds",
     "save_nanoseconds",
+    "replication_nanoseconds",
 )
 
 
@@ -92,6 +96,7 @@ class _Resources:
             load_deadline_s=instance.settings.load_deadline_s,
             save_deadline_s=_SAVE_DEADLINE_S,
             threads=_THREADS,
+            replication_bytes_per_second=instance.settings.replication_bytes_per_s,
         )
         try:
             core.register_layout(keyspace, layout)
@@ -298,7 +303,7 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
     def stats(self) -> dict[str, int | float]:
         """Return counters since the start."""
         counted: dict[str, int | float] = dict(self._resources.stats())
-        for name in ("load", "save"):
+        for name in ("load", "save", "replication"):
             counted[f"{name}_seconds"] = counted.pop(f"{name}_nanoseconds") / 1e9
         return counted
 

@@ -1,4 +1,5 @@
 // The table. docs/source/settings.md repeats it for people; a test compares the two.
+#include <algorithm>
 #include <array>
 
 #include "kvc/settings.h"
@@ -51,7 +52,7 @@ constexpr SettingSpec foreign(SettingSpec spec, std::string_view store_file_fiel
   return spec;
 }
 
-constexpr auto kTable = std::to_array<SettingSpec>({
+constexpr auto kOurs = std::to_array<SettingSpec>({
     choice("MC_BACKEND", "", "memory|file|mooncake", "",
            "Where blocks are: in this process, in a folder that this host shares, in Mooncake. "
            "Unset: mooncake if MOONCAKE_MASTER or MOONCAKE_CONFIG_PATH is set, else file."),
@@ -81,6 +82,21 @@ constexpr auto kTable = std::to_array<SettingSpec>({
            "Bytes of snapshots that may wait to be stored; beyond it the newest save is dropped. "
            "At most MC_STAGING_BYTES; the default is lowered to half of that where needed. 0: "
            "nothing is saved."),
+    number("MC_REPLICATION_MAX", SettingType::kInteger, "2", {1, 8},
+           "Copies that a block may have in the store, so that storage processes may be lost. What "
+           "is asked for seldom has one. 1: no replication. Only Mooncake keeps several."),
+    number(
+        "MC_REPLICATION_HEAT", SettingType::kInteger, "8", {1, 1000000},
+        "Requests for a prefix, decaying, from which its blocks get a second copy; twice as many "
+        "for each further one."),
+    number("MC_REPLICATION_HALF_LIFE_MS", SettingType::kMilliseconds, "600000",
+           {1, 7 * 24 * 60 * kMinuteMs}, "Time in which a request loses half of its weight."),
+    number("MC_REPLICATION_BYTES_PER_S", SettingType::kBytes, "64MB", {0, kTiB},
+           "Bytes of stored blocks that each rank has copied per second, at most. 0: stored blocks "
+           "get no copies, only new ones do."),
+    text("MC_REPLICATION_ADMIN", "",
+         "host:port of the admin pages of Mooncake's master, which name the storage processes. "
+         "Unset: the master's host, port 9003."),
     number("MC_MEMORY_BYTES", SettingType::kBytes, "4GB", {kMiB, 16 * kTiB},
            "Capacity of the memory backend; the least recently used blocks make room."),
     text("MC_FILE_PATH", "",
@@ -98,6 +114,9 @@ constexpr auto kTable = std::to_array<SettingSpec>({
     number("MC_WORLD_SIZE", SettingType::kInteger, "", {1, 65536},
            "Number of ranks; goes before what a launcher says."),
     text("MC_KV_CONFIG", "", "File with settings, TOML or JSON. Only in the environment."),
+});
+
+constexpr auto kForeign = std::to_array<SettingSpec>({
     foreign(text("MOONCAKE_MASTER", "", "Address of Mooncake's master, host:port."),
             "master_server_address"),
     foreign(text("MOONCAKE_TE_META_DATA_SERVER", "P2PHANDSHAKE",
@@ -119,6 +138,12 @@ constexpr auto kTable = std::to_array<SettingSpec>({
                  "variables above."),
             ""),
 });
+
+constexpr auto kTable = [] {
+  std::array<SettingSpec, kOurs.size() + kForeign.size()> all;
+  std::copy(kForeign.begin(), kForeign.end(), std::copy(kOurs.begin(), kOurs.end(), all.begin()));
+  return all;
+}();
 
 }  // namespace
 
