@@ -47,7 +47,7 @@ struct SchedulerOptions {
   /// neither loaded nor saved).
   std::size_t max_tracked_requests = 8192;
   /// Which blocks the workers are to give more copies; none with the default.
-  ReplicationOptions replication;
+  ReplicationOptions replication = {};
 };
 
 /// What a request is, as far as its KV is concerned.

@@ -39,10 +39,10 @@ struct HotBlock {
 
 struct StepPlan {
   Fingerprint keyspace{};
-  std::uint64_t step = 0;       ///< Counts the plans of one scheduler, from 1.
-  std::vector<PageTask> loads;  ///< Promised: must be in place before the forward pass.
-  std::vector<PageTask> saves;  ///< Complete and computed once the forward pass is over.
-  std::vector<HotBlock> hot;    ///< Of these blocks, those that are to get more copies.
+  std::uint64_t step = 0;          ///< Counts the plans of one scheduler, from 1.
+  std::vector<PageTask> loads;     ///< Promised: must be in place before the forward pass.
+  std::vector<PageTask> saves;     ///< Complete and computed once the forward pass is over.
+  std::vector<HotBlock> hot = {};  ///< Of these blocks, those that are to get more copies.
 
   bool empty() const { return loads.empty() && saves.empty(); }
 

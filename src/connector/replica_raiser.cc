@@ -89,16 +89,15 @@ void ReplicaRaiser::start_task() {
 
 /// One batch per turn, so that loads and saves get theirs.
 void ReplicaRaiser::run_task() {
-  const std::vector<HotBlock> batch = take_batch();
-  if (!batch.empty()) {
-    try {
-      raise_batch(batch);
-    } catch (const std::exception& error) {
-      parts_.counters->update(
-          [&batch](WorkerStats& stats) { stats.replications_failed += batch.size(); });
-      log_quietly(*parts_.worker.logger, LogLevel::kError,
-                  std::string("a batch of replications broke off: ") + error.what());
-    }
+  std::vector<HotBlock> batch;
+  try {
+    batch = take_batch();
+    if (!batch.empty()) raise_batch(batch);
+  } catch (const std::exception& error) {
+    parts_.counters->update(
+        [&batch](WorkerStats& stats) { stats.replications_failed += batch.size(); });
+    log_quietly(*parts_.worker.logger, LogLevel::kError,
+                std::string("a batch of replications broke off: ") + error.what());
   }
   {
     const MutexLock lock(mutex_);

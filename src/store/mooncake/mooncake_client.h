@@ -72,7 +72,7 @@ class MooncakeClient {
 
   /// Whether the four calls below can be made.
   virtual bool knows_replicas() const = 0;
-  /// Grants leases.
+  /// Grants leases. A master that is down is no error: then no key has any.
   virtual MooncakeReplicas batch_replicas(const std::vector<std::string>& keys) = 0;
   /// The storage processes that take objects now.
   virtual MooncakeSegments segments() = 0;

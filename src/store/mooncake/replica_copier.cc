@@ -88,19 +88,45 @@ bool ReplicaCopier::ask(const std::vector<ReplicaItem>& items,
   keys.reserve(which.size());
   for (const std::size_t i : which) keys.push_back(items[i].key);
   MooncakeReplicas found = client_->batch_replicas(keys);
-  if (!found.error.empty() || found.of_key.size() != which.size()) return false;
+  if (!found.error.empty() || found.of_key.size() != which.size()) {
+    for (const std::size_t i : which) (*reactions)[i] = Reaction::kBackOff;
+    return false;
+  }
+  std::vector<std::size_t> missing;
   for (std::size_t n = 0; n < which.size(); ++n) {
     const std::size_t i = which[n];
     std::vector<MooncakeReplica>& replicas = found.of_key[n];
     if (replicas.empty()) {
-      (*reactions)[i] = Reaction::kMiss;
+      missing.push_back(i);
     } else if (replicas.size() >= items[i].replicas) {
       (*reactions)[i] = Reaction::kOk;
     } else {
       needy->push_back({i, std::move(replicas)});
     }
   }
+  ask_whether_missing(items, missing, reactions);
   return true;
+}
+
+/// A master that does not answer has no copies of anything either; a probe tells the two apart.
+void ReplicaCopier::ask_whether_missing(const std::vector<ReplicaItem>& items,
+                                        const std::vector<std::size_t>& which,
+                                        std::vector<Reaction>* reactions) {
+  if (which.empty()) return;
+  std::vector<std::string> keys;
+  keys.reserve(which.size());
+  for (const std::size_t i : which) keys.push_back(items[i].key);
+  const MooncakeReply reply = client_->batch_is_exist(keys);
+  const bool is_answer = reply.error.empty() && reply.codes.size() == which.size();
+  for (std::size_t n = 0; n < which.size(); ++n) {
+    const std::int64_t code = is_answer ? reply.codes[n] : 1;
+    Reaction& reaction = (*reactions)[which[n]];
+    if (code < 0) {
+      reaction = mooncake_read_reaction(code);
+    } else {
+      reaction = code == 0 ? Reaction::kMiss : Reaction::kBackOff;  // There, but not complete.
+    }
+  }
 }
 
 /// kOk: the store took a task for one more copy.
@@ -115,7 +141,7 @@ Reaction ReplicaCopier::begin_task(const std::string& key,
   }
   if (best == nullptr) return Reaction::kBackOff;
   const MooncakeReply reply = client_->create_copy_task(key, best->name);
-  if (!reply.error.empty() || reply.codes.size() != 1) return Reaction::kDown;
+  if (!reply.error.empty() || reply.codes.size() != 1) return Reaction::kBackOff;
   const std::int64_t code = reply.codes[0];
   if (code == 0) {
     best->free_bytes -= bytes;

@@ -45,9 +45,11 @@ class ReplicaCopier {
     std::vector<MooncakeReplica> replicas;
   };
 
-  /// Notes the items that are done; gives those that need more copies. False: the store is down.
+  /// Notes the items that are done; gives those that need more copies. False: no answer.
   bool ask(const std::vector<ReplicaItem>& items, const std::vector<std::size_t>& which,
            std::vector<Reaction>* reactions, std::vector<Wanted>* needy);
+  void ask_whether_missing(const std::vector<ReplicaItem>& items,
+                           const std::vector<std::size_t>& which, std::vector<Reaction>* reactions);
   std::vector<MooncakeSegment> segments() KVC_EXCLUDES(mutex_);
   void forget_segments() KVC_EXCLUDES(mutex_);
   void begin_tasks(const std::vector<ReplicaItem>& items, const std::vector<Wanted>& needy,
