@@ -69,6 +69,8 @@ void bind_head_remap(nb::module_& m) {
       .def_prop_ro("target_bytes", &HeadRemap::target_bytes)
       .def("sources_of", &HeadRemap::sources_of, "rank"_a, "Ranks whose payloads suffice.")
       .def("remap", &remap_one, "payloads"_a, "rank"_a,
+           nb::sig("def remap(self, payloads: collections.abc.Sequence[typing.Any], rank: int) -> "
+                   "typing.Any"),
            "The payload of one rank of the new group, from those of the old one.");
 }
 

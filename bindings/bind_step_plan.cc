@@ -55,7 +55,7 @@ void bind_step_plan(nb::module_& m) {
       [](const nb::bytes& bytes) { return value_or_throw(decode_step_plan(view(bytes))); },
       "plan"_a, "Tasks are (request, block, page).");
   m.def("without_saves", &without_saves, "plan"_a,
-        "The same plan with its loads only, and without anything else that changes the store.");
+        "The same plan with its loads only: nothing that changes the store.");
 }
 
 }  // namespace kvc::bindings

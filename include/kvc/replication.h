@@ -17,7 +17,7 @@ namespace kvc {
 
 struct ReplicationOptions {
   std::uint32_t max_replicas = 1;  ///< 1: no replication. The store's capability bounds it too.
-  double hot_at = 8;               ///< Requests, decayed. > 0
+  double hot_at = 8;               ///< Requests, decayed, to the nearest whole one. > 0
   Duration half_life = std::chrono::minutes(10);  ///< > 0
   /// Blocks whose heat is kept. Beyond it go those that were asked for once, then the oldest.
   std::size_t max_blocks = 65536;

@@ -241,7 +241,7 @@ class LocalStore:
         """
         try:
             reply = json.loads(
-                self._admin_get(f"/query_key?key={urllib.parse.quote(key, safe='')}")
+                self._admin_get(f"/query_key?key={urllib.parse.quote(key, safe='/')}")
             )
         except (LocalStoreError, ValueError):
             return []

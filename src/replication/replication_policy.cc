@@ -11,6 +11,10 @@ namespace {
 /// near the mark is not handed out again and again.
 constexpr double kHysteresis = 0.5;
 
+/// Heat counts as whole requests: a moment's decay must not ask for one request more than is
+/// stated.
+constexpr double kRounding = 0.5;
+
 }  // namespace
 
 ReplicationPolicy::ReplicationPolicy(const ReplicationOptions& options, std::uint32_t store_max)
@@ -37,7 +41,7 @@ double ReplicationPolicy::earned_at(std::uint32_t replicas) const {
 
 std::uint32_t ReplicationPolicy::settle(BlockHeat& block, Instant now) const {
   const double heat = table_.heat_at(block, now);
-  while (block.replicas < max_replicas_ && heat >= earned_at(block.replicas + 1)) {
+  while (block.replicas < max_replicas_ && heat + kRounding >= earned_at(block.replicas + 1)) {
     ++block.replicas;
     block.offered = Instant::min();
   }

@@ -51,6 +51,14 @@ TEST(ReplicationPolicy, HotBlocksEarnCopiesAndColdOnesDoNot) {
   EXPECT_EQ(policy.replicas(block(2), at(0)), 1u) << "never asked for";
 }
 
+TEST(ReplicationPolicy, AMomentsDecayDoesNotCostARequest) {
+  ReplicationPolicy policy(hot_at_four(), 8);
+  for (int i = 0; i < 3; ++i) ask(policy, 1, 1, at(i));
+  EXPECT_EQ(policy.replicas(block(1), at(3)), 1u);
+  ask(policy, 1, 1, at(3));
+  EXPECT_EQ(policy.replicas(block(1), at(3)), 2u) << "four requests in three seconds";
+}
+
 TEST(ReplicationPolicy, SlowRequestsNeverMakeABlockHot) {
   ReplicationPolicy policy(hot_at_four(), 8);
   // One request in each half life: the heat tends to 2.
