@@ -124,8 +124,8 @@ nb::list remove(StoreObject& store, std::vector<std::string> keys, double timeou
   return to_list(reactions);
 }
 
-nb::list replicate(StoreObject& store, const std::vector<std::string>& keys,
-                   std::uint32_t replicas, double timeout_s) {
+nb::list replicate(StoreObject& store, const std::vector<std::string>& keys, std::uint32_t replicas,
+                   double timeout_s) {
   const CallContext context{.deadline = after_seconds(timeout_s), .hold = nullptr};
   std::vector<ReplicaItem> items;
   for (const std::string& key : keys) items.push_back({key, replicas});
@@ -227,8 +227,7 @@ void bind_store_class(nb::module_& m) {
       .def("put", &put, "objects"_a, "timeout_s"_a = kDefaultTimeoutSeconds, "replicas"_a = 1,
            nb::sig("def put(self, objects: list[tuple[str, bytes]], timeout_s: float = 5.0, "
                    "replicas: int = 1) -> list[tuple[str, str]]"))
-      .def("replicate", &replicate, "keys"_a, "replicas"_a,
-           "timeout_s"_a = kDefaultTimeoutSeconds,
+      .def("replicate", &replicate, "keys"_a, "replicas"_a, "timeout_s"_a = kDefaultTimeoutSeconds,
            nb::sig("def replicate(self, keys: list[str], replicas: int, timeout_s: float = 5.0) -> "
                    "list[str]"))
       .def("get", &get, "keys"_a, "capacity"_a, "timeout_s"_a = kDefaultTimeoutSeconds,

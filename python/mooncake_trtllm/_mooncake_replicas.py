@@ -7,6 +7,7 @@ natively.
 
 from __future__ import annotations
 
+import importlib
 import json
 import socket
 import urllib.request
@@ -34,8 +35,7 @@ class ReplicaCalls:
         protocol: str,
         devices: str,
     ) -> None:
-        from mooncake import store as binding
-
+        binding = importlib.import_module("mooncake.store")
         self._config_class = binding.ReplicateConfig
         self._complete = binding.ReplicaStatus.COMPLETE
         self._describe = store.batch_get_replica_desc
@@ -102,9 +102,7 @@ class ReplicaCalls:
     def _transfer_engine(self) -> Any:
         """Made on first need: most clients never lose a storage process."""
         if self._engine is None:
-            from mooncake.engine import TransferEngine
-
-            engine = TransferEngine()
+            engine = importlib.import_module("mooncake.engine").TransferEngine()
             code = engine.initialize(f"{self._own_host}:{_free_port()}", *self._transport)
             if code != 0:
                 raise RuntimeError(f"Mooncake's transfer engine did not start: {code}")

@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mooncake_trtllm import KvConnectorConfigError, KvConnectorLoadError
 from mooncake_trtllm.head_remap import remap_heads
+
+Array = NDArray[np.uint16]
 
 LAYERS, HEADS, TOKENS, DIM = 3, 8, 4, 16
 GEOMETRY: dict[str, Any] = {
@@ -20,13 +23,13 @@ GEOMETRY: dict[str, Any] = {
 }
 
 
-def whole(seed: int) -> np.ndarray:
+def whole(seed: int) -> Array:
     """KV of all heads: [layers, 2, heads, tokens, dim]."""
     shape = (LAYERS, 2, HEADS, TOKENS, DIM)
     return np.random.default_rng(seed).integers(0, 1 << 16, shape, dtype=np.uint16)
 
 
-def sliced(kv: np.ndarray, ranks: int, order: str) -> list[np.ndarray]:
+def sliced(kv: Array, ranks: int, order: str) -> list[Array]:
     """What each rank holds, by numpy."""
     heads = np.repeat(kv, max(ranks // HEADS, 1), axis=2)
     parts = np.split(heads, ranks, axis=2)
