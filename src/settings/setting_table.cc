@@ -10,6 +10,7 @@ namespace {
 constexpr std::uint64_t kMiB = 1ull << 20;
 constexpr std::uint64_t kTiB = 1ull << 40;
 constexpr std::uint64_t kMinuteMs = 60000;
+constexpr std::uint64_t kWeekMs = 10080 * kMinuteMs;
 /// What both file formats can express.
 constexpr std::uint64_t kInteger = (1ull << 63) - 1;
 
@@ -89,8 +90,8 @@ constexpr auto kOurs = std::to_array<SettingSpec>({
         "MC_REPLICATION_HEAT", SettingType::kInteger, "8", {1, 1000000},
         "Requests for a prefix, decaying, from which its blocks get a second copy; twice as many "
         "for each further one."),
-    number("MC_REPLICATION_HALF_LIFE_MS", SettingType::kMilliseconds, "600000",
-           {1, 7 * 24 * 60 * kMinuteMs}, "Time in which a request loses half of its weight."),
+    number("MC_REPLICATION_HALF_LIFE_MS", SettingType::kMilliseconds, "600000", {1, kWeekMs},
+           "Time in which a request loses half of its weight."),
     number("MC_REPLICATION_BYTES_PER_S", SettingType::kBytes, "64MB", {0, kTiB},
            "Bytes of stored blocks that each rank has copied per second, at most. 0: stored blocks "
            "get no copies, only new ones do."),
