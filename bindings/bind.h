@@ -7,6 +7,7 @@ namespace kvc::bindings {
 
 void bind_block_format(nanobind::module_& m);
 void bind_block_hash(nanobind::module_& m);
+void bind_head_remap(nanobind::module_& m);
 void bind_identity(nanobind::module_& m);
 void bind_layout(nanobind::module_& m);
 void bind_mooncake(nanobind::module_& m);

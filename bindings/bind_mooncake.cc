@@ -39,7 +39,8 @@ Result<std::shared_ptr<Store>> connect(const MooncakeClientConfig& config,
 
 StoreObject mooncake_store(std::string master, std::string metadata_server, std::string protocol,
                            std::string devices, std::string local_hostname, std::string tenant,
-                           std::uint64_t global_segment_bytes, std::size_t max_object_bytes) {
+                           std::uint64_t global_segment_bytes, std::size_t max_object_bytes,
+                           std::string admin) {
   MooncakeClientConfig config;
   config.master = std::move(master);
   config.metadata_server = std::move(metadata_server);
@@ -48,6 +49,7 @@ StoreObject mooncake_store(std::string master, std::string metadata_server, std:
   config.local_hostname = std::move(local_hostname);
   config.tenant = std::move(tenant);
   config.global_segment_bytes = global_segment_bytes;
+  config.admin = std::move(admin);
   MooncakeStoreOptions options;
   options.max_object_bytes = max_object_bytes;
   Result<std::shared_ptr<Store>> store = Status();
@@ -67,7 +69,7 @@ void bind_mooncake(nb::module_& m) {
         "metadata_server"_a = client.metadata_server, "protocol"_a = client.protocol,
         "devices"_a = client.devices, "local_hostname"_a = client.local_hostname,
         "tenant"_a = client.tenant, "global_segment_bytes"_a = client.global_segment_bytes,
-        "max_object_bytes"_a = store.max_object_bytes,
+        "max_object_bytes"_a = store.max_object_bytes, "admin"_a = client.admin,
         "A client of a Mooncake Store that took and returned a canary object. Blocks without the\n"
         "GIL but for Mooncake's own setup(); call it where a second of waiting does no harm.");
 }

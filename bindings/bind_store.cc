@@ -68,7 +68,7 @@ nb::list exists(StoreObject& store, std::vector<std::string> keys, double timeou
 }
 
 nb::list put(StoreObject& store, const std::vector<std::tuple<std::string, nb::bytes>>& objects,
-             double timeout_s) {
+             double timeout_s, std::uint32_t replicas) {
   // Copies, since an abandoned call may read them after Python's objects are gone.
   auto copies = std::make_shared<std::vector<std::string>>();
   for (const auto& [key, bytes] : objects) copies->emplace_back(bytes.c_str(), bytes.size());
@@ -77,7 +77,8 @@ nb::list put(StoreObject& store, const std::vector<std::tuple<std::string, nb::b
     const std::string& copy = (*copies)[i];
     items.push_back({.key = std::get<0>(objects[i]),
                      .data = reinterpret_cast<const std::byte*>(copy.data()),
-                     .bytes = copy.size()});
+                     .bytes = copy.size(),
+                     .replicas = replicas});
   }
   std::vector<PutResult> results;
   {
@@ -124,6 +125,19 @@ nb::list remove(StoreObject& store, std::vector<std::string> keys, double timeou
   return to_list(reactions);
 }
 
+nb::list replicate(StoreObject& store, const std::vector<std::string>& keys, std::uint32_t replicas,
+                   double timeout_s) {
+  const CallContext context{.deadline = after_seconds(timeout_s), .hold = nullptr};
+  std::vector<ReplicaItem> items;
+  for (const std::string& key : keys) items.push_back({key, replicas});
+  std::vector<Reaction> reactions;
+  {
+    const GilRelease release;
+    reactions = store->replicate(std::move(items), context);
+  }
+  return to_list(reactions);
+}
+
 void close(StoreObject& store, double timeout_s) {
   const Deadline deadline = after_seconds(timeout_s);
   const GilRelease release;
@@ -138,6 +152,7 @@ nb::dict capabilities(const StoreObject& store) {
   dict["lease_s"] = std::chrono::duration<double>(can.lease).count();
   dict["max_object_bytes"] = can.max_object_bytes;
   dict["shared_between_processes"] = can.shared_between_processes;
+  dict["max_replicas"] = can.max_replicas;
   return dict;
 }
 
@@ -194,9 +209,12 @@ void bind_store_class(nb::module_& m) {
   nb::class_<StoreObject>(m, "Store")
       .def("exists", &exists, "keys"_a, "timeout_s"_a = kDefaultTimeoutSeconds,
            nb::sig("def exists(self, keys: list[str], timeout_s: float = 5.0) -> list[str]"))
-      .def("put", &put, "objects"_a, "timeout_s"_a = kDefaultTimeoutSeconds,
-           nb::sig("def put(self, objects: list[tuple[str, bytes]], timeout_s: float = 5.0) -> "
-                   "list[tuple[str, str]]"))
+      .def("put", &put, "objects"_a, "timeout_s"_a = kDefaultTimeoutSeconds, "replicas"_a = 1,
+           nb::sig("def put(self, objects: list[tuple[str, bytes]], timeout_s: float = 5.0, "
+                   "replicas: int = 1) -> list[tuple[str, str]]"))
+      .def("replicate", &replicate, "keys"_a, "replicas"_a, "timeout_s"_a = kDefaultTimeoutSeconds,
+           nb::sig("def replicate(self, keys: list[str], replicas: int, timeout_s: float = 5.0) -> "
+                   "list[str]"))
       .def("get", &get, "keys"_a, "capacity"_a, "timeout_s"_a = kDefaultTimeoutSeconds,
            nb::sig("def get(self, keys: list[str], capacity: int, timeout_s: float = 5.0) -> "
                    "list[tuple[str, bytes]]"))

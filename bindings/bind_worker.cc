@@ -30,12 +30,14 @@ using WorkerObject = Owned<Worker>;
 WorkerObject make_worker(const StoreObject& store, std::uint32_t rank, std::uint32_t world_size,
                          std::uint32_t tokens_per_block, std::size_t staging_bytes,
                          std::size_t save_queue_bytes, double load_deadline_s,
-                         double save_deadline_s, std::size_t threads) {
+                         double save_deadline_s, std::size_t threads,
+                         std::uint64_t replication_bytes_per_second) {
   const WorkerOptions options{.rank = rank,
                               .world_size = world_size,
                               .tokens_per_block = tokens_per_block,
                               .staging_bytes = staging_bytes,
                               .save_queue_bytes = save_queue_bytes,
+                              .replication_bytes_per_second = replication_bytes_per_second,
                               .load_deadline = to_duration(load_deadline_s),
                               .save_deadline = to_duration(save_deadline_s)};
   // The worker alone owns its threads: they end with the last task that keeps it alive.
@@ -103,7 +105,8 @@ void bind_worker(nb::module_& m) {
   nb::class_<WorkerObject>(m, "Worker")
       .def(nb::new_(&make_worker), "store"_a, nb::kw_only(), "rank"_a, "world_size"_a,
            "tokens_per_block"_a, "staging_bytes"_a, "save_queue_bytes"_a, "load_deadline_s"_a,
-           "save_deadline_s"_a, "threads"_a)
+           "save_deadline_s"_a, "threads"_a,
+           "replication_bytes_per_second"_a = WorkerOptions{}.replication_bytes_per_second)
       .def("register_layout", &register_layout, "keyspace"_a, "layout"_a,
            "The pages must outlive this object.")
       .def("bind", &bind_plan, "plan"_a, "No bytes: nothing to do in this step.")

@@ -116,6 +116,7 @@ int run(std::vector<std::string> arguments, std::string master, std::size_t capa
   parameters.expected.lease = std::chrono::seconds(10);
   parameters.expected.max_object_bytes = kvc::MooncakeStoreOptions{}.max_object_bytes;
   parameters.expected.shared_between_processes = true;
+  parameters.expected.max_replicas = kvc::MooncakeStoreOptions{}.max_replicas;
   parameters.looks_at_deadlines = true;
   parameters.capacity_bytes = capacity_bytes;
   parameters.calls_per_thread = 100;

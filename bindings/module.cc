@@ -9,6 +9,7 @@ NB_MODULE(_native, m) {
   kvc::bindings::bind_object_key(m);
   kvc::bindings::bind_block_format(m);
   kvc::bindings::bind_layout(m);
+  kvc::bindings::bind_head_remap(m);
   kvc::bindings::bind_step_plan(m);
   kvc::bindings::bind_settings(m);
   kvc::bindings::bind_store(m);

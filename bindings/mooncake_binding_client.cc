@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "bindings/mooncake_connect.h"
+#include "bindings/mooncake_replica_calls.h"
 #include "bindings/python_api.h"
 #include "os/process.h"
 #include "os/socket.h"
@@ -135,6 +136,7 @@ struct Methods {
   PyRef register_buffer;
   PyRef unregister_buffer;
   PyRef close;
+  MooncakeReplicaCalls replicas;
 };
 
 Result<Methods> find_methods(PyObject* store) {
@@ -167,6 +169,7 @@ class BindingClient final : public MooncakeClient {
       : methods_(new Methods(std::move(methods))),
         exit_handler_(exit_handler.release()),
         exit_(std::move(exit)),
+        knows_replicas_(static_cast<bool>(methods_->replicas)),
         description_(std::move(description)),
         process_(process_id()) {}
 
@@ -190,9 +193,15 @@ class BindingClient final : public MooncakeClient {
 
   MooncakeReply batch_put_from(const std::vector<std::string>& keys,
                                const std::vector<const std::byte*>& data,
-                               const std::vector<std::size_t>& sizes) override {
-    return call(&list_to_reply,
-                [&] { return transfer(methods_->batch_put_from, keys, data, sizes); });
+                               const std::vector<std::size_t>& sizes,
+                               std::uint32_t replicas) override {
+    return call(&list_to_reply, [&] {
+      if (replicas <= 1 || !knows_replicas_) {
+        return transfer(methods_->batch_put_from, keys, data, sizes);
+      }
+      const PyRef config = methods_->replicas.config(replicas);
+      return config ? transfer(methods_->batch_put_from, keys, data, sizes, config.get()) : PyRef();
+    });
   }
 
   MooncakeReply batch_get_into(const std::vector<std::string>& keys,
@@ -208,6 +217,28 @@ class BindingClient final : public MooncakeClient {
       // The second argument is `force`: leased objects go too.
       return list ? invoke(methods_->batch_remove, list.get(), Py_True) : PyRef();
     });
+  }
+
+  bool knows_replicas() const override { return knows_replicas_; }
+
+  MooncakeReplicas batch_replicas(const std::vector<std::string>& keys) override {
+    return in_python<MooncakeReplicas>([&]() -> MooncakeReplicas {
+      const PyRef list = keys_to_list(keys);
+      if (!list) return {{}, take_exception()};
+      return methods_->replicas.of_keys(list.get());
+    });
+  }
+
+  MooncakeSegments segments() override {
+    return in_python<MooncakeSegments>([&] { return methods_->replicas.segments(); });
+  }
+
+  MooncakeReply create_copy_task(const std::string& key, const std::string& segment) override {
+    return call(&number_to_reply, [&] { return methods_->replicas.copy(key, segment); });
+  }
+
+  MooncakeReply read_replica(const MooncakeReplica& replica, std::byte* data) override {
+    return call(&number_to_reply, [&] { return methods_->replicas.read(replica, data); });
   }
 
   MooncakeReply register_buffer(std::byte* data, std::size_t bytes) override {
@@ -242,34 +273,47 @@ class BindingClient final : public MooncakeClient {
     return PyRef(PyObject_CallFunctionObjArgs(method.get(), arguments..., nullptr));
   }
 
-  template <typename Pointer>
+  template <typename Pointer, typename... More>
   static PyRef transfer(const PyRef& method, const std::vector<std::string>& keys,
-                        const std::vector<Pointer>& data, const std::vector<std::size_t>& sizes) {
+                        const std::vector<Pointer>& data, const std::vector<std::size_t>& sizes,
+                        More... more) {
     const PyRef key_list = keys_to_list(keys);
     const PyRef pointer_list = key_list ? pointers_to_list(data) : PyRef();
     const PyRef size_list = pointer_list ? sizes_to_list(sizes) : PyRef();
     if (!size_list) return PyRef();
-    return invoke(method, key_list.get(), pointer_list.get(), size_list.get());
+    return invoke(method, key_list.get(), pointer_list.get(), size_list.get(), more...);
   }
 
   template <typename Work>
   MooncakeReply call(MooncakeReply (*convert)(PyObject*), Work work) {
+    return in_python<MooncakeReply>([&] {
+      const PyRef answer = work();
+      return convert(answer.get());
+    });
+  }
+
+  /// Answers by `work`, under the GIL, or with the error that keeps it from being called.
+  template <typename Answer, typename Work>
+  Answer in_python(Work work) {
+    Answer answer;
     if (process_id() != process_) {
-      return failed("the client belongs to another process; a forked child must open its own");
+      answer.error = "the client belongs to another process; a forked child must open its own";
+      return answer;
     }
-    if (!exit_->gate.enter()) return failed("the interpreter is ending");
-    MooncakeReply reply;
+    if (!exit_->gate.enter()) {
+      answer.error = "the interpreter is ending";
+      return answer;
+    }
     {
       const GilHold gil;
       if (methods_ == nullptr) {
-        reply = failed("the client is closed");
+        answer.error = "the client is closed";
       } else {
-        const PyRef answer = work();
-        reply = convert(answer.get());
+        answer = work();
       }
     }
     (void)exit_->gate.leave();
-    return reply;
+    return answer;
   }
 
   /// Drops every reference. REQUIRES: the GIL is held.
@@ -283,6 +327,7 @@ class BindingClient final : public MooncakeClient {
   Methods* methods_;
   PyObject* exit_handler_ = nullptr;
   const std::shared_ptr<Exit> exit_;
+  const bool knows_replicas_;
   const std::string description_;
   const std::int64_t process_;
 };
@@ -341,6 +386,12 @@ Result<MooncakeConnection> connect_mooncake(const MooncakeClientConfig& config, 
   if (!store.ok()) return store.status();
   Result<Methods> methods = find_methods(store->get());
   if (!methods.ok()) return methods.status();
+  std::string lacking;
+  methods->replicas = MooncakeReplicaCalls::find(store->get(), config, *own_address, &lacking);
+  if (!methods->replicas) {
+    logger.log(LogLevel::kInfo,
+               "this release of Mooncake cannot replicate blocks that are stored: " + lacking);
+  }
   const auto exit = std::make_shared<Exit>();
   PyRef handler = make_exit_handler(exit);
   if (!handler || !tell_atexit("register", handler.get())) {

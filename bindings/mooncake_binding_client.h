@@ -38,6 +38,9 @@ struct MooncakeClientConfig {
   std::string metadata_server = "P2PHANDSHAKE";
   std::string protocol = "tcp";
   std::string devices;
+  /// host:port of the master's admin pages, which name the storage processes. Empty: the master's
+  /// host, port 9003.
+  std::string admin;
   /// Address of this machine for other nodes, with or without port. Empty or "localhost": the one
   /// from which the master was reached.
   std::string local_hostname;

@@ -56,6 +56,71 @@ void FakeMooncakeCluster::expire_storage() {
   has_storage_ = false;
 }
 
+void FakeMooncakeCluster::kill_storage(std::size_t storage) {
+  const MutexLock lock(mutex_);
+  dead_storages_.insert(storage);
+}
+
+void FakeMooncakeCluster::expire_storage(std::size_t storage) {
+  const MutexLock lock(mutex_);
+  expired_storages_.insert(storage);
+  for (auto it = objects_.begin(); it != objects_.end();) {
+    Object& object = it->second;
+    bytes_used_ -= bytes_of(object);
+    std::erase(object.storages, storage);
+    bytes_used_ += bytes_of(object);
+    it = object.storages.empty() ? objects_.erase(it) : std::next(it);
+  }
+}
+
+std::vector<std::size_t> FakeMooncakeCluster::storages_of(const std::string& key) const {
+  const MutexLock lock(mutex_);
+  const auto found = objects_.find(key);
+  return found == objects_.end() ? std::vector<std::size_t>() : found->second.storages;
+}
+
+void FakeMooncakeCluster::set_admin_fails(bool fails) {
+  const MutexLock lock(mutex_);
+  admin_fails_ = fails;
+}
+
+bool FakeMooncakeCluster::is_dead(std::size_t storage) const {
+  return storage_is_dead_ || dead_storages_.contains(storage);
+}
+
+std::size_t FakeMooncakeCluster::bytes_of(const Object& object) const {
+  return object.bytes->size() * object.storages.size();
+}
+
+std::vector<std::size_t> FakeMooncakeCluster::choose_storages(std::uint32_t replicas) const {
+  std::vector<std::size_t> chosen;
+  for (std::size_t i = 0; i < options_.storages && chosen.size() < replicas; ++i) {
+    if (!expired_storages_.contains(i)) chosen.push_back(i);
+  }
+  return chosen;
+}
+
+std::vector<MooncakeReplica> FakeMooncakeCluster::replicas_of(const std::string& key) {
+  const auto found = objects_.find(key);
+  if (found == objects_.end()) return {};
+  Object& object = found->second;
+  lease(object);
+  if (object.copying_to && object.questions++ >= options_.questions_per_copy) {
+    if (!is_dead(*object.copying_to)) {
+      object.storages.push_back(*object.copying_to);
+      bytes_used_ += object.bytes->size();
+    }
+    object.copying_to.reset();
+  }
+  std::vector<MooncakeReplica> replicas;
+  for (const std::size_t storage : object.storages) {
+    replicas.push_back({"storage" + std::to_string(storage) + ":1",
+                        reinterpret_cast<std::uintptr_t>(object.bytes->data()),
+                        object.bytes->size()});
+  }
+  return replicas;
+}
+
 void FakeMooncakeCluster::start_storage() {
   const MutexLock lock(mutex_);
   has_storage_ = true;
@@ -131,7 +196,8 @@ std::optional<MooncakeReply> FakeMooncakeCluster::begin(std::string_view method,
   return std::nullopt;
 }
 
-std::int64_t FakeMooncakeCluster::start_put(const std::string& key, std::size_t bytes) {
+std::int64_t FakeMooncakeCluster::start_put(const std::string& key, std::size_t bytes,
+                                            std::uint32_t replicas) {
   if (objects_.contains(key) || open_puts_.contains(key)) return 1;
   if (!has_storage_) return -200;
   if (bytes > options_.segment_bytes) {
@@ -139,14 +205,19 @@ std::int64_t FakeMooncakeCluster::start_put(const std::string& key, std::size_t 
     evict(1);
     return -200;
   }
-  if (bytes_used_ + bytes > options_.segment_bytes) {
+  const std::vector<std::size_t> chosen = choose_storages(replicas);
+  const std::size_t needed = bytes * chosen.size();
+  if (bytes_used_ + needed > options_.segment_bytes * options_.storages) {
     // Eviction is a loop of its own: this put fails, a later one finds the room.
-    evict(bytes);
+    evict(needed);
     return -200;
   }
-  if (storage_is_dead_) return -800;
-  bytes_used_ += bytes;
-  open_puts_.emplace(key, bytes);
+  // All copies must get through, or the put is revoked.
+  for (const std::size_t storage : chosen) {
+    if (is_dead(storage)) return -800;
+  }
+  bytes_used_ += needed;
+  open_puts_.emplace(key, needed);
   return 0;
 }
 
@@ -161,8 +232,8 @@ void FakeMooncakeCluster::evict(std::size_t at_least_bytes) {
   std::size_t count = 0;
   for (const auto& [used, key] : by_use) {
     if (count >= at_least && freed >= at_least_bytes) return;
-    freed += objects_[key].bytes->size();
-    bytes_used_ -= objects_[key].bytes->size();
+    freed += bytes_of(objects_[key]);
+    bytes_used_ -= bytes_of(objects_[key]);
     objects_.erase(key);
     ++count;
     ++evicted_;
@@ -238,8 +309,10 @@ MooncakeReply FakeMooncakeClient::batch_is_exist(const std::vector<std::string>&
 
 MooncakeReply FakeMooncakeClient::batch_put_from(const std::vector<std::string>& keys,
                                                  const std::vector<const std::byte*>& data,
-                                                 const std::vector<std::size_t>& sizes) {
+                                                 const std::vector<std::size_t>& sizes,
+                                                 std::uint32_t replicas) {
   const Use use(*this, "batch_put_from", keys.size());
+  if (replicas == 0) return all(keys.size(), -600);
   if (keys.size() != data.size() || keys.size() != sizes.size()) return all(keys.size(), -600);
   if (auto reply = cluster_->begin("batch_put_from", keys)) return *reply;
   // Of a key that occurs twice, the last payload is stored and every occurrence is told 0.
@@ -247,21 +320,21 @@ MooncakeReply FakeMooncakeClient::batch_put_from(const std::vector<std::string>&
   for (std::size_t i = 0; i < keys.size(); ++i) last[keys[i]] = i;
   MooncakeReply reply = all(keys.size(), 0);
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (last[keys[i]] == i) reply.codes[i] = put_one(keys[i], data[i], sizes[i]);
+    if (last[keys[i]] == i) reply.codes[i] = put_one(keys[i], data[i], sizes[i], replicas);
   }
   if (keys.size() > kBuffersThatBreak) reply.codes.back() = -800;
   return reply;
 }
 
 std::int64_t FakeMooncakeClient::put_one(const std::string& key, const std::byte* data,
-                                         std::size_t bytes) {
+                                         std::size_t bytes, std::uint32_t replicas) {
   if (data == nullptr) broken("a put from a null pointer");
   if (key.empty()) return -600;
   if (bytes == 0) return 0;
   check_registered(data, bytes);
   {
     const MutexLock lock(cluster_->mutex_);
-    const std::int64_t code = cluster_->start_put(key, bytes);
+    const std::int64_t code = cluster_->start_put(key, bytes, replicas);
     if (code != 0) return std::min<std::int64_t>(code, 0);
   }
   // The transfer, without a lock: other writers of the key are told 0 meanwhile.
@@ -270,6 +343,7 @@ std::int64_t FakeMooncakeClient::put_one(const std::string& key, const std::byte
   if (cluster_->open_puts_.erase(key) == 0) return -601;  // the segment went in between
   FakeMooncakeCluster::Object object;
   object.bytes = std::move(copy);
+  object.storages = cluster_->choose_storages(replicas);
   object.used = ++cluster_->uses_;
   cluster_->objects_.emplace(key, std::move(object));
   return 0;
@@ -314,7 +388,8 @@ std::int64_t FakeMooncakeClient::get_one(const std::string& key, std::byte* data
     if (found == cluster_->objects_.end()) return -704;
     cluster_->lease(found->second);
     object = found->second.bytes;
-    if (cluster_->storage_is_dead_) {
+    // The first copy is read, whatever became of it.
+    if (cluster_->is_dead(found->second.storages.front())) {
       scribble(data, bytes);
       return -800;
     }
@@ -339,12 +414,81 @@ MooncakeReply FakeMooncakeClient::batch_remove(const std::vector<std::string>& k
     } else if (found == cluster_->objects_.end()) {
       reply.codes.push_back(-704);
     } else {
-      cluster_->bytes_used_ -= found->second.bytes->size();
+      cluster_->bytes_used_ -= cluster_->bytes_of(found->second);
       cluster_->objects_.erase(found);
       reply.codes.push_back(0);
     }
   }
   return reply;
+}
+
+MooncakeReplicas FakeMooncakeClient::batch_replicas(const std::vector<std::string>& keys) {
+  const Use use(*this, "batch_replicas", 0);
+  MooncakeReplicas replicas;
+  if (cluster_->begin("batch_replicas", keys)) {
+    replicas.of_key.resize(keys.size());  // A failure looks like absence.
+    return replicas;
+  }
+  const MutexLock lock(cluster_->mutex_);
+  for (const std::string& key : keys) replicas.of_key.push_back(cluster_->replicas_of(key));
+  return replicas;
+}
+
+MooncakeSegments FakeMooncakeClient::segments() {
+  const Use use(*this, "segments", 0);
+  (void)cluster_->begin("segments", {});
+  const MutexLock lock(cluster_->mutex_);
+  if (cluster_->admin_fails_) return {{}, "URLError: connection refused"};
+  MooncakeSegments segments;
+  const std::size_t capacity = cluster_->options_.segment_bytes;
+  for (const std::size_t i : cluster_->choose_storages(~std::uint32_t{0})) {
+    const std::size_t used =
+        std::min(capacity, cluster_->bytes_used_ / cluster_->options_.storages);
+    segments.usable.push_back(
+        {"segment" + std::to_string(i), "storage" + std::to_string(i) + ":1", capacity - used});
+  }
+  return segments;
+}
+
+MooncakeReply FakeMooncakeClient::create_copy_task(const std::string& key,
+                                                   const std::string& segment) {
+  const Use use(*this, "create_copy_task", 0);
+  if (auto reply = cluster_->begin("create_copy_task", {key})) return *reply;
+  const MutexLock lock(cluster_->mutex_);
+  const auto found = cluster_->objects_.find(key);
+  if (found == cluster_->objects_.end()) return all(1, -704);
+  for (const std::size_t i : cluster_->choose_storages(~std::uint32_t{0})) {
+    if (segment != "segment" + std::to_string(i)) continue;
+    FakeMooncakeCluster::Object& object = found->second;
+    // A second task is taken, and comes to nothing.
+    if (!object.copying_to) {
+      object.copying_to = i;
+      object.questions = 0;
+    }
+    return all(1, 0);
+  }
+  return all(1, -600);
+}
+
+MooncakeReply FakeMooncakeClient::read_replica(const MooncakeReplica& replica, std::byte* data) {
+  const Use use(*this, "read_replica", 1);
+  if (auto reply = cluster_->begin("read_replica", {replica.endpoint})) return *reply;
+  if (data == nullptr) broken("a read into a null pointer");
+  check_registered(data, replica.bytes);
+  const MutexLock lock(cluster_->mutex_);
+  for (std::size_t i = 0; i < cluster_->options_.storages; ++i) {
+    if (replica.endpoint == "storage" + std::to_string(i) + ":1" && cluster_->is_dead(i)) {
+      scribble(data, replica.bytes);
+      return all(1, -800);
+    }
+  }
+  for (const auto& [key, object] : cluster_->objects_) {
+    if (reinterpret_cast<std::uintptr_t>(object.bytes->data()) != replica.address) continue;
+    std::memcpy(data, object.bytes->data(), replica.bytes);
+    return all(1, static_cast<std::int64_t>(replica.bytes));
+  }
+  scribble(data, replica.bytes);  // Whatever lies there by now.
+  return all(1, static_cast<std::int64_t>(replica.bytes));
 }
 
 MooncakeReply FakeMooncakeClient::register_buffer(std::byte* data, std::size_t bytes) {

@@ -121,6 +121,13 @@ std::vector<Reaction> GatedStore::remove(std::vector<std::string> keys, CallCont
                          });
 }
 
+std::vector<Reaction> GatedStore::replicate(std::vector<ReplicaItem> items, CallContext context) {
+  return guard<Reaction>(StoreOp::kReplicate, std::move(items), std::move(context),
+                         [this](std::vector<ReplicaItem> passed, CallContext with) {
+                           return inner_->replicate(std::move(passed), std::move(with));
+                         });
+}
+
 Status GatedStore::register_memory(std::span<std::byte> memory) {
   Status status = inner_->register_memory(memory);
   const MutexLock lock(mutex_);

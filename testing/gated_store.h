@@ -58,6 +58,7 @@ class GatedStore final : public Store {
   std::vector<PutResult> put(std::vector<PutItem> items, CallContext context) override;
   std::vector<GetResult> get(std::vector<GetItem> items, CallContext context) override;
   std::vector<Reaction> remove(std::vector<std::string> keys, CallContext context) override;
+  std::vector<Reaction> replicate(std::vector<ReplicaItem> items, CallContext context) override;
   Status register_memory(std::span<std::byte> memory) override;
   Status unregister_memory(std::span<std::byte> memory) override;
   void close(Deadline deadline) override { inner_->close(deadline); }

@@ -47,6 +47,7 @@ void capabilities_are_as_stated(ConformanceTest& test) {
   EXPECT_EQ(stated.lease, expected.lease);
   EXPECT_EQ(stated.max_object_bytes, expected.max_object_bytes);
   EXPECT_EQ(stated.shared_between_processes, expected.shared_between_processes);
+  EXPECT_EQ(stated.max_replicas, expected.max_replicas);
 }
 
 void round_trips_every_size(ConformanceTest& test) {
@@ -106,6 +107,7 @@ void empty_batches_are_nothing(ConformanceTest& test) {
   EXPECT_TRUE(test.store().put({}, {}).empty());
   EXPECT_TRUE(test.store().get({}, {}).empty());
   EXPECT_TRUE(test.store().remove({}, {}).empty());
+  EXPECT_TRUE(test.store().replicate({}, {}).empty());
 }
 
 void put_never_replaces(ConformanceTest& test) {
@@ -330,6 +332,39 @@ void serves_large_batches(ConformanceTest& test) {
   EXPECT_EQ(test.store().exists(keys, {}), std::vector<Reaction>(kCount, Reaction::kMiss));
 }
 
+CallContext within(Duration budget) {
+  return {.deadline = Deadline::after(*system_clock(), budget), .hold = nullptr};
+}
+
+void copies_are_of_the_same_object(ConformanceTest& test) {
+  const std::string key = test.key("object");
+  const std::string absent = test.key("absent");
+  const Bytes payload = payload_for(key, 5000);
+  PutItem item = put_item(key, payload);
+  item.replicas = 3;
+  const std::vector<PutResult> stored = test.store().put({item}, {});
+  ASSERT_EQ(stored.size(), 1u);
+  expect_stored(test, stored[0]);
+  const std::vector<Reaction> reactions = test.store().replicate(
+      {{key, 2}, {absent, 2}, {"", 2}, {key, 2}, {key, 1}}, within(std::chrono::seconds(3)));
+  ASSERT_EQ(reactions.size(), 5u);
+  if (test.parameters().expected.max_replicas == 1) {
+    EXPECT_EQ(reactions, std::vector<Reaction>(5, Reaction::kCallerBug));
+  } else {
+    // How many places there are, nobody promises.
+    EXPECT_TRUE(reactions[0] == Reaction::kOk || reactions[0] == Reaction::kBackOff);
+    EXPECT_EQ(reactions[1], Reaction::kMiss);
+    EXPECT_EQ(reactions[2], Reaction::kCallerBug);
+    EXPECT_EQ(reactions[3], reactions[0]);
+    EXPECT_EQ(reactions[4], reactions[0]);
+  }
+  test.expect_object(key, payload);
+  EXPECT_EQ(test.exists(absent), Reaction::kMiss);
+  expect_existed(test, test.put(key, payload_for("other", 100)));
+  EXPECT_EQ(test.remove(key), Reaction::kOk);
+  EXPECT_EQ(test.exists(key), Reaction::kMiss);
+}
+
 void full_store_keeps_serving(ConformanceTest& test) {
   const std::size_t count = 2 * test.parameters().capacity_bytes / kMiB;
   std::size_t accepted = 0;
@@ -472,6 +507,7 @@ std::vector<ConformanceCase> single_caller_cases() {
       {"DuplicateKeysInExistsAndRemove", &duplicate_keys_in_exists_and_remove},
       {"UnusualKeysAreToldApart", &unusual_keys_are_told_apart},
       {"ServesLargeBatches", &serves_large_batches},
+      {"CopiesAreOfTheSameObject", &copies_are_of_the_same_object},
       {"FullStoreKeepsServing", &full_store_keeps_serving,
        [](const StoreConformance& store) { return store.capacity_bytes > 0; }},
       {"HoldsAreReleasedOnReturn", &holds_are_released_on_return},

@@ -28,6 +28,7 @@
 #include "kvc/block_hash.h"
 #include "kvc/clock.h"
 #include "kvc/log.h"
+#include "kvc/replication.h"
 #include "kvc/stats.h"
 #include "kvc/step_plan.h"
 #include "kvc/store.h"
@@ -46,6 +47,8 @@ struct SchedulerOptions {
   /// Requests tracked at once, each with its tokens; past it the oldest is forgotten (it is then
   /// neither loaded nor saved).
   std::size_t max_tracked_requests = 8192;
+  /// Which blocks the workers are to give more copies; none with the default.
+  ReplicationOptions replication = {};
 };
 
 /// What a request is, as far as its KV is concerned.
@@ -94,6 +97,7 @@ struct SchedulerStats {
   std::uint64_t requests_tracked = 0;
   std::uint64_t requests_forgotten = 0;
   std::uint64_t pages_inconsistent = 0;
+  std::uint64_t blocks_hot = 0;
   LatencyHistogram lookup_latency;
 };
 
@@ -131,6 +135,8 @@ inline constexpr StatField<SchedulerStats> kSchedulerStats[] = {
      "Requests that lost their place, or found none, by the bound on tracked requests."},
     {"pages_inconsistent", "", &SchedulerStats::pages_inconsistent, StatKind::kCounter,
      "Requests whose pages did not fit their prompt; they are not saved."},
+    {"blocks_hot", "", &SchedulerStats::blocks_hot, StatKind::kCounter,
+     "Blocks handed out to get more copies, each time."},
 };
 inline constexpr LatencyField<SchedulerStats> kSchedulerLatencies[] = {
     {"lookup_latency", &SchedulerStats::lookup_latency, "One lookup in the store, all its calls."},

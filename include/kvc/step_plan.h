@@ -29,11 +29,20 @@ struct PageTask {
   friend bool operator==(const PageTask&, const PageTask&) = default;
 };
 
+/// A block that is asked for so often that it is to have several copies in the store.
+struct HotBlock {
+  BlockHash block;
+  std::uint32_t replicas = 2;  ///< Wanted; at least 2.
+
+  friend bool operator==(const HotBlock&, const HotBlock&) = default;
+};
+
 struct StepPlan {
   Fingerprint keyspace{};
-  std::uint64_t step = 0;       ///< Counts the plans of one scheduler, from 1.
-  std::vector<PageTask> loads;  ///< Promised: must be in place before the forward pass.
-  std::vector<PageTask> saves;  ///< Complete and computed once the forward pass is over.
+  std::uint64_t step = 0;          ///< Counts the plans of one scheduler, from 1.
+  std::vector<PageTask> loads;     ///< Promised: must be in place before the forward pass.
+  std::vector<PageTask> saves;     ///< Complete and computed once the forward pass is over.
+  std::vector<HotBlock> hot = {};  ///< Of these blocks, those that are to get more copies.
 
   bool empty() const { return loads.empty() && saves.empty(); }
 

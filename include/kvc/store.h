@@ -45,6 +45,15 @@ struct PutItem {
   std::string key;
   const std::byte* data = nullptr;
   std::size_t bytes = 0;  ///< > 0
+  /// Copies wanted of an object that this put stores, in different places. The store keeps as many
+  /// as it has places for, at most capabilities().max_replicas, and says nothing if they are fewer.
+  std::uint32_t replicas = 1;
+};
+
+/// An object that is stored, and how many copies of it are wanted.
+struct ReplicaItem {
+  std::string key;
+  std::uint32_t replicas = 1;
 };
 
 enum class PutEffect {
@@ -82,6 +91,9 @@ struct StoreCapabilities {
   std::size_t max_object_bytes = 0;
   /// Shared by other processes.
   bool shared_between_processes = false;
+  /// Copies of one object that the store can keep so that one place may be lost. 1: no more than
+  /// the one, and replicate() is not to be called.
+  std::uint32_t max_replicas = 1;
 };
 
 /// Safe to call from any thread. Each batched call answers with exactly one result per item, in
@@ -107,7 +119,14 @@ class Store {
   /// the buffer. Whatever the result, the bytes must be verified before they are used.
   virtual std::vector<GetResult> get(std::vector<GetItem> items, CallContext context) = 0;
 
-  /// Removes objects even when leased. kMiss: was not there.
+  /// Brings each object to `replicas` complete copies, within the store: no bytes pass through the
+  /// caller, the object stays readable throughout, and copies are never taken away. kOk: it has
+  /// them, or more; kMiss: it is not there; kBackOff: there is no place or no room for another
+  /// copy, or copying was not over by the deadline (it may still end well). Where max_replicas is
+  /// 1, every item is kCallerBug.
+  virtual std::vector<Reaction> replicate(std::vector<ReplicaItem> items, CallContext context);
+
+  /// Removes objects even when leased, with all their copies. kMiss: was not there.
   virtual std::vector<Reaction> remove(std::vector<std::string> keys, CallContext context) = 0;
 
   /// Makes memory known for zero-copy transfers. Buffers of put and get need not lie in registered

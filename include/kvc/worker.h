@@ -35,6 +35,8 @@ struct WorkerOptions {
   std::uint32_t tokens_per_block = 0;
   std::size_t staging_bytes = 256u << 20;  ///< Registered with the store; loads and saves share it.
   std::size_t save_queue_bytes = 128u << 20;  ///< Of the staging memory for saves; 0: none.
+  /// Of copies of hot blocks that the store is asked for; 0: none.
+  std::uint64_t replication_bytes_per_second = std::uint64_t{64} << 20;
   Duration load_deadline = std::chrono::milliseconds(4000);
   Duration save_deadline = std::chrono::milliseconds(10000);  ///< Per batch; nobody waits for it.
   std::size_t batch_blocks = 64;                              ///< Objects per store call.
@@ -73,6 +75,10 @@ struct WorkerStats {
   std::uint64_t blocks_committed = 0;
   std::uint64_t saves_dropped = 0;
   std::uint64_t saves_failed = 0;
+  std::uint64_t blocks_replicated = 0;
+  std::uint64_t replications_failed = 0;
+  std::uint64_t replications_dropped = 0;
+  std::uint64_t replication_nanoseconds = 0;
   std::uint64_t save_queue_bytes = 0;
   std::uint64_t pages_out_of_range = 0;
   LatencyHistogram load_latency;
@@ -111,6 +117,14 @@ inline constexpr StatField<WorkerStats> kWorkerStats[] = {
      "Saves dropped: queue or staging full, store backing off, or load failed."},
     {"saves_failed", "", &WorkerStats::saves_failed, StatKind::kCounter,
      "Saves that the store refused, or did not answer."},
+    {"blocks_replicated", "", &WorkerStats::blocks_replicated, StatKind::kCounter,
+     "Hot blocks whose objects were seen with all copies."},
+    {"replications_failed", "", &WorkerStats::replications_failed, StatKind::kCounter,
+     "Hot blocks without all copies: no place or no room for one, or not in time."},
+    {"replications_dropped", "", &WorkerStats::replications_dropped, StatKind::kCounter,
+     "Hot blocks left alone: faster than the pace, or saves were waiting."},
+    {"replication_nanoseconds", "", &WorkerStats::replication_nanoseconds, StatKind::kCounter,
+     "Background time spent on copies."},
     {"save_queue_bytes", "", &WorkerStats::save_queue_bytes, StatKind::kGauge,
      "Payload of saves that have not ended."},
     {"pages_out_of_range", "", &WorkerStats::pages_out_of_range, StatKind::kCounter,

@@ -167,6 +167,37 @@ def describe_dense_pool(
 ) -> DenseLayout:
     """Where the pages of a pool [blocks, layers, kv_factor, elements] lie."""
 
+class HeadRemap:
+    def __init__(
+        self,
+        *,
+        order: str,
+        from_ranks: int,
+        to_ranks: int,
+        layers: int,
+        kv_heads: int,
+        tokens_per_block: int,
+        head_dim: int,
+        element_bits: int,
+        kv_factor: int = 2,
+        packed_scales: bool = False,
+    ) -> None:
+        """Order is HND or NHD; anything else is not declared."""
+
+    @property
+    def from_ranks(self) -> int: ...
+    @property
+    def to_ranks(self) -> int: ...
+    @property
+    def source_bytes(self) -> int: ...
+    @property
+    def target_bytes(self) -> int: ...
+    def sources_of(self, rank: int) -> list[int]:
+        """Ranks whose payloads suffice."""
+
+    def remap(self, payloads: Sequence[Any], rank: int) -> Any:
+        """The payload of one rank of the new group, from those of the old one."""
+
 class StepPlan:
     @property
     def keyspace(self) -> bytes: ...
@@ -176,12 +207,14 @@ class StepPlan:
     def loads(self) -> list[tuple[int, bytes, int]]: ...
     @property
     def saves(self) -> list[tuple[int, bytes, int]]: ...
+    @property
+    def hot(self) -> list[tuple[bytes, int]]: ...
 
 def decode_step_plan(plan: bytes) -> StepPlan:
     """Tasks are (request, block, page)."""
 
 def without_saves(plan: bytes) -> bytes:
-    """The same plan with its loads only."""
+    """The same plan with its loads only: nothing that changes the store."""
 
 class Settings:
     """Names must be in setting_table(), types must fit."""
@@ -211,8 +244,9 @@ def setting_table() -> list[dict[str, Any]]:
 class Store:
     def exists(self, keys: list[str], timeout_s: float = 5.0) -> list[str]: ...
     def put(
-        self, objects: list[tuple[str, bytes]], timeout_s: float = 5.0
+        self, objects: list[tuple[str, bytes]], timeout_s: float = 5.0, replicas: int = 1
     ) -> list[tuple[str, str]]: ...
+    def replicate(self, keys: list[str], replicas: int, timeout_s: float = 5.0) -> list[str]: ...
     def get(
         self, keys: list[str], capacity: int, timeout_s: float = 5.0
     ) -> list[tuple[str, bytes]]: ...
@@ -258,6 +292,7 @@ def open_mooncake_store(
     tenant: str = "default",
     global_segment_bytes: int = 0,
     max_object_bytes: int = 268435456,
+    admin: str = "",
 ) -> Store:
     """
     A client of a Mooncake Store that took and returned a canary object. Blocks without the
@@ -281,6 +316,9 @@ class Scheduler:
         deployment_secret: bytes,
         lookup_deadline_s: float,
         exact_pages: bool,
+        max_replicas: int = 1,
+        hot_at: float = 8.0,
+        half_life_s: float = 600.0,
     ) -> None: ...
     def query(
         self,
@@ -325,6 +363,7 @@ class Worker:
         load_deadline_s: float,
         save_deadline_s: float,
         threads: int,
+        replication_bytes_per_second: int = 67108864,
     ) -> None: ...
     def register_layout(self, keyspace: bytes, layout: DenseLayout) -> None:
         """The pages must outlive this object."""

@@ -32,6 +32,7 @@ _MOONCAKE_TEXTS = (
     "MOONCAKE_DEVICE",
     "MOONCAKE_LOCAL_HOSTNAME",
     "MOONCAKE_TENANT_ID",
+    "MC_REPLICATION_ADMIN",
 )
 
 
@@ -155,7 +156,7 @@ class StoreRegistry:
         texts = [core.text(name) for name in _MOONCAKE_TEXTS]
 
         def open_mooncake() -> _native.Store:
-            master, metadata_server, protocol, devices, local_hostname, tenant = texts
+            master, metadata_server, protocol, devices, local_hostname, tenant, admin = texts
             return _native.open_mooncake_store(
                 master,
                 metadata_server=metadata_server,
@@ -164,6 +165,7 @@ class StoreRegistry:
                 local_hostname=local_hostname,
                 tenant=tenant,
                 global_segment_bytes=segment_bytes,
+                admin=admin,
             )
 
         return ("mooncake", segment_bytes, *texts), open_mooncake

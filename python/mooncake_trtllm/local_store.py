@@ -1,4 +1,4 @@
-"""A Mooncake Store of our own: one master and one storage process from Mooncake's wheel.
+"""A Mooncake Store of our own: a master and storage processes from Mooncake's wheel.
 
     with LocalStore(segment_bytes=1 << 30) as store:
         os.environ.update(store.client_environment())
@@ -9,8 +9,9 @@ It listens on loopback, with the peer-to-peer handshake, unless told otherwise; 
 Start-up picks free ports, waits for the master's health and for the storage node's segment, checks
 meanwhile that both processes live, and starts again with new port numbers when one exits (another
 program may take a port between our probe and their bind). Storage is a process of its own, so that
-data outlive every client. Stop clients first; `stop()` then ends storage and, last, the master.
-Neither process can outlive this one, whatever kills it (see `child_guard`).
+data outlive every client; with several of them an object can have as many replicas. Stop clients
+first; `stop()` then ends storage and, last, the master. No process can outlive this one, whatever
+kills it (see `child_guard`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import subprocess
 import tempfile
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -88,12 +90,13 @@ class StorePorts:
 
 
 class LocalStore:
-    """Owns one master and one storage process. Not for use from several threads at once."""
+    """Owns one master and its storage processes. Not for use from several threads at once."""
 
     def __init__(
         self,
         *,
         segment_bytes: int = 1 << 30,
+        storage_processes: int = 1,
         client_ttl_s: int = 10,
         start_timeout_s: float = 30.0,
         metadata: str = "p2p",
@@ -108,7 +111,12 @@ class LocalStore:
                 f"segment_bytes={segment_bytes}: a segment holds at least 16 MiB; "
                 "remedy: pass 16777216 or more"
             )
+        if storage_processes < 1:
+            raise ValueError(
+                f"storage_processes={storage_processes}: a store has at least one; remedy: pass 1"
+            )
         self.segment_bytes = segment_bytes
+        self.storage_processes = storage_processes
         self.client_ttl_s = client_ttl_s
         self.start_timeout_s = start_timeout_s
         self.metadata = metadata
@@ -118,7 +126,7 @@ class LocalStore:
         self._wanted = ports or StorePorts()
         self._ports = StorePorts()
         self._master: subprocess.Popen[bytes] | None = None
-        self._storage: subprocess.Popen[bytes] | None = None
+        self._storages: dict[str, subprocess.Popen[bytes]] = {}  # by their addresses
         self._logs: dict[str, IO[bytes]] = {}
 
     # Life cycle ------------------------------------------------------------------------------
@@ -163,20 +171,30 @@ class LocalStore:
         self.stop()
 
     def kill_storage(self, *, wait_expired_s: float = 60.0) -> float:
-        """Kills storage and waits until the master has expired its segment; returns the seconds.
+        """Kills storage and waits until the master has expired its segments; returns the seconds.
 
         Until then the store still answers "exists" for objects that are gone.
         """
-        if self._storage is None:
+        if not self._storages:
             raise LocalStoreError("storage is not running; remedy: start() the store first")
-        self._storage.kill()
-        self._storage.wait()
-        self._storage = None
+        for address in list(self._storages):
+            self.kill_storage_process(address)
         begin = time.monotonic()
         self._await(
-            lambda: not self.segments(), wait_expired_s, "the master to expire the dead segment"
+            lambda: not self.segments(), wait_expired_s, "the master to expire the dead segments"
         )
         return time.monotonic() - begin
+
+    def kill_storage_process(self, address: str) -> None:
+        """Kills one storage process, by its segment's name, and does not wait for its expiry."""
+        process = self._storages.pop(address, None)
+        if process is None:
+            raise LocalStoreError(
+                f"no storage process has the address {address}; remedy: use one of "
+                f"{list(self._storages)}"
+            )
+        process.kill()
+        process.wait()
 
     # What clients need -----------------------------------------------------------------------
 
@@ -201,7 +219,13 @@ class LocalStore:
 
     @property
     def storage_pid(self) -> int:
-        return self._storage.pid if self._storage else 0
+        """The first one's that lives, 0 if none does."""
+        return next((process.pid for process in self._storages.values()), 0)
+
+    @property
+    def storage_addresses(self) -> list[str]:
+        """Of the storage processes that live; also the names of their segments."""
+        return list(self._storages)
 
     def client_environment(self) -> dict[str, str]:
         """The variables by which a connector finds this store."""
@@ -213,6 +237,7 @@ class LocalStore:
             "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0",
             # The file that it may name would replace all of these.
             "MOONCAKE_CONFIG_PATH": "",
+            "MC_REPLICATION_ADMIN": f"{self.host}:{self._ports.admin}",
         }
 
     def keys(self) -> list[str]:
@@ -222,6 +247,19 @@ class LocalStore:
     def segments(self) -> list[str]:
         """The segments that the master counts as alive. Grants no lease."""
         return self._admin_lines("/get_all_segments")
+
+    def replicas(self, key: str) -> list[str]:
+        """The endpoints of the storage processes that hold an object's copies.
+
+        As the master has it; none if there is no such object. Grants a lease.
+        """
+        try:
+            reply = json.loads(
+                self._admin_get(f"/query_key?key={urllib.parse.quote(key, safe='/')}")
+            )
+        except (LocalStoreError, ValueError):
+            return []
+        return [str(copy["transport_endpoint_"]) for copy in reply.get("data", [])]
 
     # Inside ----------------------------------------------------------------------------------
 
@@ -243,23 +281,27 @@ class LocalStore:
             environment,
         )
         self._await(self._master_ready, self.start_timeout_s, "mooncake_master to become ready")
-        self._storage = self._spawn(
-            "storage",
-            [
-                str(storage),
-                f"--host={self.host}",
-                f"--port={self._ports.storage}",
-                f"--global_segment_size={self.segment_bytes}",
-                "--local_buffer_size=16MB",
-                "--protocol=tcp",
-                f"--master_server_address={self.master_address}",
-                f"--metadata_server={self.metadata_server}",
-                "--minloglevel=1",
-            ],
-            environment,
-        )
+        for port in (self._ports.storage, *_free_ports(self.storage_processes - 1, self.host)):
+            address = f"{self.host}:{port}"
+            self._storages[address] = self._spawn(
+                f"storage-{port}",
+                [
+                    str(storage),
+                    f"--host={self.host}",
+                    f"--port={port}",
+                    f"--global_segment_size={self.segment_bytes}",
+                    "--local_buffer_size=16MB",
+                    "--protocol=tcp",
+                    f"--master_server_address={self.master_address}",
+                    f"--metadata_server={self.metadata_server}",
+                    "--minloglevel=1",
+                ],
+                environment,
+            )
         self._await(
-            lambda: bool(self.segments()), self.start_timeout_s, "mooncake_client to mount memory"
+            lambda: len(self.segments()) >= self.storage_processes,
+            self.start_timeout_s,
+            "mooncake_client to mount memory",
         )
 
     def _pick_ports(self) -> StorePorts:
@@ -301,10 +343,14 @@ class LocalStore:
         """Polls until `ready`, at most `timeout_s`; fails at once when a process of ours ends."""
         deadline = time.monotonic() + timeout_s
         while True:
-            for name, process in (("master", self._master), ("storage", self._storage)):
+            storages = (
+                (f"storage-{address.rpartition(':')[2]}", process)
+                for address, process in self._storages.items()
+            )
+            for name, process in (("master", self._master), *storages):
                 if process is not None and process.poll() is not None:
                     raise LocalStoreError(
-                        f"the store's {name} process (pid {process.pid}) ended with "
+                        f"the store's {name.partition('-')[0]} process (pid {process.pid}) ended with "
                         f"{describe_exit(process.returncode)} while waiting for {what}: "
                         f"{self._log_tail(name)}"
                     )
@@ -339,9 +385,9 @@ class LocalStore:
         return (child_guard.said(log) if log else "") or "empty log"
 
     def _stop_processes(self) -> None:
-        storage, self._storage = self._storage, None
+        storages, self._storages = self._storages, {}
         master, self._master = self._master, None
-        for process in (storage, master):
+        for process in (*storages.values(), master):
             if process is not None:
                 child_guard.stop(process)
 

@@ -32,6 +32,10 @@ class ConnectorSettings:
     save_queue_bytes: int
     lookup_deadline_s: float
     load_deadline_s: float
+    replication_max: int
+    replication_heat: int
+    replication_half_life_s: float
+    replication_bytes_per_s: int
     memory_bytes: int
     file_path: str
     file_max_bytes: int
@@ -63,6 +67,10 @@ def load_settings(overrides: Mapping[str, str] | None = None) -> ConnectorSettin
         save_queue_bytes=core.number("MC_SAVE_QUEUE_BYTES"),
         lookup_deadline_s=core.seconds("MC_STAGE_DEADLINE_MS"),
         load_deadline_s=core.seconds("MC_LOAD_DEADLINE_MS"),
+        replication_max=core.number("MC_REPLICATION_MAX"),
+        replication_heat=core.number("MC_REPLICATION_HEAT"),
+        replication_half_life_s=core.seconds("MC_REPLICATION_HALF_LIFE_MS"),
+        replication_bytes_per_s=core.number("MC_REPLICATION_BYTES_PER_S"),
         memory_bytes=core.number("MC_MEMORY_BYTES"),
         file_path=core.text("MC_FILE_PATH") or default_file_path(),
         file_max_bytes=core.number("MC_FILE_MAX_BYTES"),

@@ -76,6 +76,7 @@ class _Resources:
             load_deadline_s=instance.settings.load_deadline_s,
             save_deadline_s=_SAVE_DEADLINE_S,
             threads=_THREADS,
+            replication_bytes_per_second=instance.settings.replication_bytes_per_s,
         )
         try:
             core.register_layout(keyspace, layout)

@@ -97,8 +97,8 @@ void CommitBatch::put_shards(const Indices& blocks) {
   pages.reserve(blocks.size());
   for (const std::size_t i : blocks) {
     const SaveItem& item = blocks_[i].item;
-    items.push_back(
-        {parts_.shards.key(item.block), item.page->bytes().data(), parts_.shards.object_bytes()});
+    items.push_back({parts_.shards.key(item.block), item.page->bytes().data(),
+                     parts_.shards.object_bytes(), parts_.hot->replicas(item.block)});
     pages.push_back(item.page);
   }
   const Instant begin = parts_.worker.clock->now();
@@ -204,7 +204,7 @@ void CommitBatch::put_markers(Action action, const Indices& blocks) {
                page->bytes());
     items.push_back({ready ? parts_.shards.keys.ready(hash, parts_.shards.role.rank)
                            : parts_.shards.keys.manifest(hash),
-                     page->bytes().data(), page->bytes().size()});
+                     page->bytes().data(), page->bytes().size(), parts_.hot->replicas(hash)});
     pages.push_back(std::move(page));
   }
   const std::size_t count = items.size();

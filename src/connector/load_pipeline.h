@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "connector/block_fetch.h"
+#include "connector/hot_blocks.h"
 #include "connector/rank_shards.h"
 #include "connector/shard_sets.h"
 #include "connector/staging.h"
@@ -29,6 +30,7 @@ struct PipelineParts {
   std::shared_ptr<StagingPool> pages;
   std::shared_ptr<RecentShards> recent;
   std::shared_ptr<BrokenShards> broken;
+  std::shared_ptr<HotBlocks> hot;
   std::shared_ptr<WorkerCounters> counters;
 };
 

@@ -28,6 +28,9 @@ class PassingStore : public Store {
   std::vector<Reaction> remove(std::vector<std::string> keys, CallContext context) override {
     return inner_->remove(std::move(keys), std::move(context));
   }
+  std::vector<Reaction> replicate(std::vector<ReplicaItem> items, CallContext context) override {
+    return inner_->replicate(std::move(items), std::move(context));
+  }
   Status register_memory(std::span<std::byte> memory) override {
     return inner_->register_memory(memory);
   }

@@ -13,6 +13,7 @@
 #include "connector/request_tracker.h"
 #include "connector/tracked_request.h"
 #include "kvc/object_key.h"
+#include "replication/replication_policy.h"
 
 namespace kvc {
 namespace {
@@ -32,6 +33,9 @@ Status check(const SchedulerOptions& options) {
   if (options.tokens_per_block == 0) return at_least_one("tokens_per_block");
   if (options.world_size == 0) return at_least_one("world_size");
   if (options.max_tracked_requests == 0) return at_least_one("max_tracked_requests");
+  if (!(options.replication.hot_at > 0) || options.replication.half_life <= Duration::zero()) {
+    return invalid("replication: hot_at and half_life must be above 0");
+  }
   if (options.lookup_deadline <= Duration::zero()) {
     return invalid("lookup_deadline is not positive: must be above 0");
   }
@@ -50,7 +54,8 @@ struct Scheduler::Impl {
         store(std::move(on)),
         clock(std::move(time)),
         logger(std::move(log)),
-        tracker(options.max_tracked_requests) {}
+        tracker(options.max_tracked_requests),
+        replication(options.replication, store->capabilities().max_replicas) {}
 
   Result<Offer> query(RequestId id, const RequestContent& content, std::size_t computed_tokens,
                       bool lookup);
@@ -72,6 +77,7 @@ struct Scheduler::Impl {
   bool allocated(RequestId id, std::span<const SlotIndex> slots) KVC_EXCLUDES(mutex);
   void plan_loads(StepPlan* plan) KVC_REQUIRES(mutex);
   void plan_saves(std::span<const StepRequest> batch, StepPlan* plan) KVC_REQUIRES(mutex);
+  void plan_copies(StepPlan* plan) KVC_REQUIRES(mutex);
 
   const SchedulerOptions options;
   const BlockHashOptions hashing;
@@ -83,6 +89,7 @@ struct Scheduler::Impl {
 
   mutable Mutex mutex;
   RequestTracker tracker KVC_GUARDED_BY(mutex);
+  ReplicationPolicy replication KVC_GUARDED_BY(mutex);
   std::vector<RequestId> owing_loads KVC_GUARDED_BY(mutex);  // In the order of allocation.
   std::uint64_t plans KVC_GUARDED_BY(mutex) = 0;
   std::size_t load_budget KVC_GUARDED_BY(mutex) = std::numeric_limits<std::size_t>::max();
@@ -247,6 +254,10 @@ bool Scheduler::Impl::allocated(RequestId id, std::span<const SlotIndex> slots) 
   const MutexLock lock(mutex);
   TrackedRequest* request = tracker.find(id);
   if (request == nullptr) return false;
+  // Once per request, whatever became of its lookups.
+  if (replication.enabled() && !request->has_pages()) {
+    replication.requested(request->blocks(), clock->now());
+  }
   // Room first: once loads are owed, nothing may keep them from the next plan.
   const bool owed_before = request->owes_loads();
   if (!owed_before) owing_loads.push_back(id);
@@ -273,6 +284,12 @@ void Scheduler::Impl::plan_saves(std::span<const StepRequest> batch, StepPlan* p
   for (const StepRequest& step : batch) {
     if (TrackedRequest* request = tracker.find(step.id)) request->report(step, &plan->saves);
   }
+}
+
+void Scheduler::Impl::plan_copies(StepPlan* plan) {
+  if (!replication.enabled()) return;
+  plan->hot = replication.choose(plan->loads, plan->saves, clock->now());
+  stats.blocks_hot += plan->hot.size();
 }
 
 Scheduler::Scheduler(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -321,6 +338,7 @@ StepPlan Scheduler::plan_step(std::span<const StepRequest> batch) {
   try {
     impl_->plan_loads(&plan);
     impl_->plan_saves(batch, &plan);
+    impl_->plan_copies(&plan);
   } catch (const std::exception& error) {
     log_quietly(*impl_->logger, LogLevel::kError, error.what());
     // Tokens of this batch may be missing now, and with them the names of later blocks.

@@ -1,4 +1,4 @@
-// magic and version (4) | keyspace (16) | step | loads | saves | XXH3-64 of all before (8)
+// magic and version (4) | keyspace (16) | step | loads | saves | hot | XXH3-64 of all before (8)
 //
 // Numbers are little-endian base-128 varints in their shortest form. A list is its length and the
 // tasks; a task is request and slot as signed differences to the task before, and the block's hash.
@@ -8,15 +8,17 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/bytes.h"
 
 namespace kvc {
 namespace {
 
-constexpr std::uint32_t kMagicAndVersion = 0x0150564bu;  // "KVP", 1
+constexpr std::uint32_t kMagicAndVersion = 0x0250564bu;  // "KVP", 2
 constexpr std::size_t kChecksumBytes = 8;
 constexpr std::size_t kTaskBytesMin = 1 + 1 + sizeof(BlockHash);
+constexpr std::size_t kHotBytesMin = 1 + sizeof(BlockHash);
 constexpr unsigned kVarintBytesMax = 10;
 
 std::uint64_t checksum_of(std::span<const std::byte> bytes) {
@@ -92,6 +94,32 @@ bool read_tasks(ByteReader& in, std::vector<PageTask>* tasks) {
   return true;
 }
 
+void write_hot(ByteWriter& out, const std::vector<HotBlock>& hot) {
+  write_varint(out, hot.size());
+  for (const HotBlock& one : hot) {
+    write_varint(out, one.replicas);
+    out.raw(one.block.bytes);
+  }
+}
+
+bool read_hot(ByteReader& in, std::vector<HotBlock>* hot) {
+  std::uint64_t count = 0;
+  if (!read_varint(in, &count) || count > in.remaining() / kHotBytesMin) return false;
+  hot->reserve(static_cast<std::size_t>(count));
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::uint64_t replicas = 0;
+    if (!read_varint(in, &replicas) || replicas > std::numeric_limits<std::uint32_t>::max()) {
+      return false;
+    }
+    const std::span<const std::byte> hash = in.raw(sizeof(BlockHash));
+    if (!in.ok()) return false;
+    HotBlock& one = hot->emplace_back();
+    one.replicas = static_cast<std::uint32_t>(replicas);
+    std::copy(hash.begin(), hash.end(), one.block.bytes.begin());
+  }
+  return true;
+}
+
 Status malformed(std::size_t size) {
   return invalid("step plan of " + std::to_string(size) +
                  " bytes is malformed: it was cut off or altered on its way");
@@ -101,13 +129,15 @@ Status malformed(std::size_t size) {
 
 std::string encode_step_plan(const StepPlan& plan) {
   std::vector<std::byte> bytes;
-  bytes.reserve(64 + (plan.loads.size() + plan.saves.size()) * (kTaskBytesMin + 4));
+  bytes.reserve(64 + (plan.loads.size() + plan.saves.size()) * (kTaskBytesMin + 4) +
+                plan.hot.size() * (kHotBytesMin + 1));
   ByteWriter out(&bytes);
   out.u32(kMagicAndVersion);
   out.raw(plan.keyspace);
   write_varint(out, plan.step);
   write_tasks(out, plan.loads);
   write_tasks(out, plan.saves);
+  write_hot(out, plan.hot);
   out.u64(checksum_of(bytes));
   return std::string(as_text(bytes));
 }
@@ -129,7 +159,7 @@ Result<StepPlan> decode_step_plan(std::span<const std::byte> bytes) {
   if (!in.ok()) return malformed(bytes.size());
   std::copy(keyspace.begin(), keyspace.end(), plan.keyspace.begin());
   if (!read_varint(in, &plan.step) || !read_tasks(in, &plan.loads) ||
-      !read_tasks(in, &plan.saves) || !in.done()) {
+      !read_tasks(in, &plan.saves) || !read_hot(in, &plan.hot) || !in.done()) {
     return malformed(bytes.size());
   }
   return plan;

@@ -35,6 +35,11 @@ StepPlan random_plan(Random& random, std::size_t tasks_max) {
   plan.saves.resize(random.below(tasks_max + 1));
   for (PageTask& task : plan.loads) task = random_task(random);
   for (PageTask& task : plan.saves) task = random_task(random);
+  plan.hot.resize(random.below(tasks_max + 1));
+  for (HotBlock& hot : plan.hot) {
+    random.fill(hot.block.bytes);
+    hot.replicas = static_cast<std::uint32_t>(random.next() >> random.below(64));
+  }
   return plan;
 }
 
@@ -104,7 +109,7 @@ TEST(StepPlan, RefusesEveryFlippedBit) {
 
 TEST(StepPlan, RefusesAnotherVersionByName) {
   std::string encoded = encode_step_plan(StepPlan{});
-  encoded[3] = 2;
+  encoded[3] = 1;
   const Result<StepPlan> decoded = decode_step_plan(as_bytes(sealed(body_of(encoded))));
   ASSERT_FALSE(decoded.ok());
   EXPECT_NE(decoded.status().message().find("version"), std::string::npos);
@@ -154,9 +159,11 @@ TEST(StepPlan, SurvivesRandomBytes) {
 
 TEST(StepPlan, ForgedCountReservesNothing) {
   std::string body = body_of(encode_step_plan(StepPlan{}));
-  ASSERT_EQ(body.size(), 4u + 16u + 3u);
+  ASSERT_EQ(body.size(), 4u + 16u + 4u);
   body.resize(21);                          // Magic, keyspace, step 0.
   body += std::string(9, '\xff') + '\x01';  // 2^64 - 1 loads
+  EXPECT_FALSE(decode_step_plan(as_bytes(sealed(body))).ok());
+  body.replace(21, 10, std::string(2, '\0') + std::string(9, '\xff') + '\x01');  // hot blocks
   EXPECT_FALSE(decode_step_plan(as_bytes(sealed(body))).ok());
 }
 

@@ -51,6 +51,9 @@ class TrackedRequest {
   /// The pages of the prompt. False if they cannot be those of this prompt, or do not reach as far
   /// as the promise: then the request is served as far as they reach and never saved.
   bool allocated(std::span<const SlotIndex> slots, bool exact_pages);
+  /// Names of the complete blocks of what is known of the request.
+  std::span<const BlockHash> blocks() const { return chain_.blocks(); }
+  bool has_pages() const { return allocated_; }
   /// Whether loads were promised and allocated, but not taken yet.
   bool owes_loads() const { return owes_loads_; }
   /// Whether an allocation may still come that relies on the promise.

@@ -12,6 +12,7 @@
 #include "base/planted.h"
 #include "connector/load_pipeline.h"
 #include "connector/quiet_log.h"
+#include "connector/replica_raiser.h"
 #include "connector/save_pipeline.h"
 #include "connector/staging_plan.h"
 
@@ -50,6 +51,8 @@ struct Worker::Impl {
     std::vector<std::shared_ptr<StagingPool>> pools;
     std::unique_ptr<LoadPipeline> loads;
     std::shared_ptr<SavePipeline> saves;
+    std::shared_ptr<HotBlocks> hot;
+    std::shared_ptr<ReplicaRaiser> raiser;
   };
 
   Impl(const WorkerOptions& with, WorkerParts of)
@@ -62,6 +65,8 @@ struct Worker::Impl {
   std::vector<LoadFailure> load(const StepPlan& bound, const Ready* with, StreamHandle stream);
   std::vector<PageTask> loadable(const StepPlan& bound, const Ready& with,
                                  std::vector<LoadFailure>* failures);
+  void raise_hot(const StepPlan& bound, const Ready& with,
+                 const std::vector<LoadFailure>& failures);
   void note_failures(const StepPlan& bound, const std::vector<LoadFailure>& failures);
   void save(const StepPlan& bound, const Ready& with, StreamHandle stream);
   void close(Deadline deadline);
@@ -149,18 +154,24 @@ std::shared_ptr<Worker::Impl::Ready> Worker::Impl::make_ready(const Fingerprint&
                              .pages = pages,
                              .recent = std::make_shared<RecentShards>(parts.clock),
                              .broken = std::make_shared<BrokenShards>(),
+                             .hot = std::make_shared<HotBlocks>(),
                              .counters = counters};
   const std::size_t batch = blocks_per_batch(options, shards.object_bytes());
-  return std::make_shared<Ready>(
-      Ready{.keyspace = keyspace,
-            .shards = shards,
-            .slots = page_slots(group),
-            .area = std::move(area),
-            .pools = {pages, checks, markers},
-            .loads = std::make_unique<LoadPipeline>(common, batch, options.load_deadline),
-            .saves = std::make_shared<SavePipeline>(
-                common, CommitBatch::Pools{.checks = checks, .markers = markers}, batch,
-                options.save_deadline)});
+  const auto saves = std::make_shared<SavePipeline>(
+      common, CommitBatch::Pools{.checks = checks, .markers = markers}, batch,
+      options.save_deadline);
+  return std::make_shared<Ready>(Ready{
+      .keyspace = keyspace,
+      .shards = shards,
+      .slots = page_slots(group),
+      .area = std::move(area),
+      .pools = {pages, checks, markers},
+      .loads = std::make_unique<LoadPipeline>(common, batch, options.load_deadline),
+      .saves = saves,
+      .hot = common.hot,
+      .raiser = std::make_shared<ReplicaRaiser>(
+          common, ReplicaRaiserOptions{.bytes_per_second = options.replication_bytes_per_second},
+          [saves, most = options.save_queue_bytes / 2] { return saves->queued_bytes() > most; })});
 }
 
 std::shared_ptr<Worker::Impl::Ready> Worker::Impl::enter() {
@@ -203,6 +214,11 @@ std::vector<LoadFailure> Worker::Impl::load(const StepPlan& bound, const Ready* 
     for (LoadFailure& failure : with->loads->load(tasks, stream)) {
       failures.push_back(std::move(failure));
     }
+    try {
+      raise_hot(bound, *with, failures);
+    } catch (const std::exception& error) {
+      log_quietly(*parts.logger, LogLevel::kError, error.what());
+    }
     return failures;
   } catch (const std::exception& error) {
     // How far it came is not known, so nothing counts as loaded.
@@ -241,6 +257,23 @@ std::vector<PageTask> Worker::Impl::loadable(const StepPlan& bound, const Ready&
   return tasks;
 }
 
+/// Of the blocks that were loaded and verified, the hot ones get more copies.
+void Worker::Impl::raise_hot(const StepPlan& bound, const Ready& with,
+                             const std::vector<LoadFailure>& failures) {
+  if (bound.hot.empty()) return;
+  std::unordered_set<std::string> failed;
+  for (const LoadFailure& failure : failures) failed.insert(failure.key);
+  std::unordered_set<BlockHash, BlockHashHasher> loaded;
+  for (const PageTask& task : bound.loads) {
+    if (!failed.contains(with.shards.key(task.block))) loaded.insert(task.block);
+  }
+  std::vector<HotBlock> hot;
+  for (const HotBlock& block : bound.hot) {
+    if (block.replicas > 1 && loaded.contains(block.block)) hot.push_back(block);
+  }
+  with.raiser->raise(hot);
+}
+
 void Worker::Impl::note_failures(const StepPlan& bound, const std::vector<LoadFailure>& failures) {
   if (failures.empty() || KVC_PLANTED("save_after_failed_load")) return;
   for (const LoadFailure& failure : failures) failed_requests.insert(failure.request);
@@ -271,6 +304,7 @@ void Worker::Impl::save(const StepPlan& bound, const Ready& with, StreamHandle s
         tasks.push_back(task);
       }
     }
+    with.hot->note(bound.hot);
     with.saves->save(tasks, stream);
   }
   if (out_of_range == 0 && dropped == 0) return;
@@ -292,6 +326,7 @@ void Worker::Impl::close(Deadline deadline) {
     if (last == nullptr) return;
   }
   idle = last->saves->close(deadline);
+  (void)last->raiser->close(deadline);  // It uses no staging.
   {
     const MutexLock lock(mutex);
     while (calls_inside > 0 && !deadline.passed(*parts.clock)) {

@@ -10,6 +10,7 @@ namespace {
 constexpr std::uint64_t kMiB = 1ull << 20;
 constexpr std::uint64_t kTiB = 1ull << 40;
 constexpr std::uint64_t kMinuteMs = 60000;
+constexpr std::uint64_t kWeekMs = 10080 * kMinuteMs;
 /// What both file formats can express.
 constexpr std::uint64_t kInteger = (1ull << 63) - 1;
 
@@ -82,6 +83,21 @@ constexpr auto kOurs = std::to_array<SettingSpec>({
            "Bytes of snapshots that may wait to be stored; beyond it the newest save is dropped. "
            "At most MC_STAGING_BYTES; the default is lowered to half of that where needed. 0: "
            "nothing is saved."),
+    number("MC_REPLICATION_MAX", SettingType::kInteger, "2", {1, 8},
+           "Copies that a block may have in the store, so that storage processes may be lost. What "
+           "is asked for seldom has one. 1: no replication. Only Mooncake keeps several."),
+    number(
+        "MC_REPLICATION_HEAT", SettingType::kInteger, "8", {1, 1000000},
+        "Requests for a prefix, decaying, from which its blocks get a second copy; twice as many "
+        "for each further one."),
+    number("MC_REPLICATION_HALF_LIFE_MS", SettingType::kMilliseconds, "600000", {1, kWeekMs},
+           "Time in which a request loses half of its weight."),
+    number("MC_REPLICATION_BYTES_PER_S", SettingType::kBytes, "64MB", {0, kTiB},
+           "Bytes of stored blocks that each rank has copied per second, at most. 0: stored blocks "
+           "get no copies, only new ones do."),
+    text("MC_REPLICATION_ADMIN", "",
+         "host:port of the admin pages of Mooncake's master, which name the storage processes. "
+         "Unset: the master's host, port 9003."),
     number("MC_MEMORY_BYTES", SettingType::kBytes, "4GB", {kMiB, 16 * kTiB},
            "Capacity of the memory backend; the least recently used blocks make room."),
     text("MC_FILE_PATH", "",

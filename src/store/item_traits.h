@@ -1,4 +1,4 @@
-// What the four batched calls have in common, so that a decorator is written once for all of them.
+// What the batched calls have in common, so that a decorator is written once for all of them.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,7 @@ namespace kvc {
 inline const std::string& key_of(const std::string& key) { return key; }
 inline const std::string& key_of(const PutItem& item) { return item.key; }
 inline const std::string& key_of(const GetItem& item) { return item.key; }
+inline const std::string& key_of(const ReplicaItem& item) { return item.key; }
 
 inline Reaction reaction_of(Reaction result) { return result; }
 inline Reaction reaction_of(const PutResult& result) { return result.reaction; }

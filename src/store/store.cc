@@ -20,4 +20,9 @@ std::string_view to_string(Reaction reaction) {
   return "unknown reaction";
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the signature of every batched call.
+std::vector<Reaction> Store::replicate(std::vector<ReplicaItem> items, CallContext /*context*/) {
+  return std::vector<Reaction>(items.size(), Reaction::kCallerBug);
+}
+
 }  // namespace kvc

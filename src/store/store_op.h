@@ -1,11 +1,11 @@
-// The four batched calls of a store, as a value.
+// The batched calls of a store, as a value.
 #pragma once
 
 #include <string_view>
 
 namespace kvc {
 
-enum class StoreOp { kExists, kPut, kGet, kRemove };
+enum class StoreOp { kExists, kPut, kGet, kRemove, kReplicate };
 
 constexpr std::string_view to_string(StoreOp op) {
   switch (op) {
@@ -17,6 +17,8 @@ constexpr std::string_view to_string(StoreOp op) {
       return "get";
     case StoreOp::kRemove:
       return "remove";
+    case StoreOp::kReplicate:
+      return "replicate";
   }
   return "unknown operation";
 }

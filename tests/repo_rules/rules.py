@@ -262,7 +262,10 @@ ALLOWED_INCLUDES = {
     "device": {"base", "os", "layout", "device"},
     "store": {*LOW, "store"},
     "commit": {"base", "keyspace", "format", "layout", "store", "commit"},
-    "connector": {"base", "keyspace", "format", "layout", "store", "commit", "connector"},
+    "replication": {"base", "keyspace", "layout", "replication"},
+    "connector": {
+        *("base", "keyspace", "format", "layout", "store", "commit", "replication", "connector")
+    },
 }
 
 

@@ -57,7 +57,7 @@ class Canary {
     std::fill(received_.begin(), received_.end(), std::byte{0});
     std::int64_t code = 0;
     Status failure;
-    if (!single_code(client_.batch_put_from({key_}, {sent_.data()}, {sent_.size()}),
+    if (!single_code(client_.batch_put_from({key_}, {sent_.data()}, {sent_.size()}, 1),
                      "putting the canary object", store_, code, failure)) {
       return failure;
     }

@@ -13,6 +13,8 @@
 #include "store/item_traits.h"
 #include "store/mooncake/canary.h"
 #include "store/mooncake/mooncake_codes.h"
+#include "store/mooncake/replica_copier.h"
+#include "store/mooncake/replica_reader.h"
 #include "store/registered_ranges.h"
 
 namespace kvc {
@@ -41,7 +43,10 @@ class MooncakeStore final : public Store {
         logger_(std::move(logger)),
         clock_(std::move(clock)),
         budget_(options_.budget ? options_.budget : std::make_shared<TransferBudget>()),
-        pause_(options_.put_pause) {}
+        max_replicas_(client_->knows_replicas() ? options_.max_replicas : 1),
+        pause_(options_.put_pause),
+        copier_(client_, clock_, logger_),
+        reader_(client_, clock_, {.lease = options_.lease}) {}
   // No call is inside: whoever destroys the store has the last reference to it.
   ~MooncakeStore() override { close(Deadline::never()); }
 
@@ -52,6 +57,7 @@ class MooncakeStore final : public Store {
     capabilities.lease = options_.lease;
     capabilities.max_object_bytes = options_.max_object_bytes;
     capabilities.shared_between_processes = true;
+    capabilities.max_replicas = max_replicas_;
     return capabilities;
   }
 
@@ -71,6 +77,26 @@ class MooncakeStore final : public Store {
                      [](std::int64_t code) {
                        return code < 0 ? mooncake_read_reaction(code) : Reaction::kOk;
                      });
+    });
+  }
+
+  std::vector<Reaction> replicate(std::vector<ReplicaItem> items, CallContext context) override {
+    if (max_replicas_ <= 1) return Store::replicate(std::move(items), std::move(context));
+    return guarded<Reaction>(items.size(), [&](std::vector<Reaction>& results) {
+      std::unordered_map<std::string_view, std::size_t> place_of;
+      std::vector<ReplicaItem> distinct;
+      for (const ReplicaItem& item : items) {
+        if (item.key.empty()) continue;
+        const auto [found, is_new] = place_of.try_emplace(item.key, distinct.size());
+        if (is_new) distinct.push_back({item.key, 1});
+        std::uint32_t& wanted = distinct[found->second].replicas;
+        wanted = std::max(wanted, std::min(item.replicas, max_replicas_));
+      }
+      const std::vector<Reaction> reactions = copier_.replicate(distinct, context.deadline);
+      for (std::size_t i = 0; i < items.size(); ++i) {
+        const auto found = place_of.find(items[i].key);
+        results[i] = found == place_of.end() ? Reaction::kCallerBug : reactions[found->second];
+      }
     });
   }
 
@@ -117,12 +143,12 @@ class MooncakeStore final : public Store {
         if (!is_valid(i)) continue;
         (leader_of.find(items[i].key)->second == i ? leaders : followers).push_back(i);
       }
-      get_parts(items, leaders, context.deadline, results);
+      const bool given_up = get_parts(items, leaders, context.deadline, results);
       for (const std::size_t i : followers) {
         const std::size_t leader = leader_of.find(items[i].key)->second;
         results[i] = copy_from(items[leader], results[leader], items[i]);
       }
-      keep_if_given_up(begin, context.hold);
+      keep_if_given_up(begin, context.hold, given_up);
     });
   }
 
@@ -147,14 +173,16 @@ class MooncakeStore final : public Store {
   }
 
   void close(Deadline deadline) override {
+    copier_.stop();
     // If calls are still inside at the deadline, the last of them closes the client.
     if (gate_.shut(deadline, *clock_)) client_->close();
   }
 
  private:
   /// Buffers of a transfer that the client may have given up are never used again.
-  void keep_if_given_up(Instant begin, const BufferHold& hold) {
-    if (hold == nullptr || clock_->now() - begin < kTransferGivenUpAfter) return;
+  void keep_if_given_up(Instant begin, const BufferHold& hold, bool given_up = false) {
+    given_up = given_up || clock_->now() - begin >= kTransferGivenUpAfter;
+    if (hold == nullptr || !given_up) return;
     logger_->log(LogLevel::kWarning,
                  "Mooncake Store (" + client_->description() +
                      ") gave up a transfer that may go on; its staging memory stays out of use");
@@ -233,6 +261,9 @@ class MooncakeStore final : public Store {
       const bool is_first = first_of.try_emplace(items[i].key, i).second;
       (is_first ? firsts : repeats).push_back(i);
     }
+    std::stable_sort(firsts.begin(), firsts.end(), [&items](std::size_t a, std::size_t b) {
+      return items[a].replicas < items[b].replicas;
+    });
     put_parts(items, firsts, deadline, results);
     Places left;
     for (const std::size_t i : repeats) {
@@ -258,7 +289,14 @@ class MooncakeStore final : public Store {
         }
         return;
       }
-      const Part part = next_part(todo, from, [&](std::size_t i) { return items[i].bytes; });
+      Part part = next_part(todo, from, [&](std::size_t i) { return items[i].bytes; });
+      // One call has one number of replicas.
+      const std::uint32_t replicas = replicas_of(items[todo[from]]);
+      const auto differs = [&](std::size_t i) { return replicas_of(items[i]) != replicas; };
+      part.end = static_cast<std::size_t>(
+          std::find_if(todo.begin() + static_cast<std::ptrdiff_t>(from),
+                       todo.begin() + static_cast<std::ptrdiff_t>(part.end), differs) -
+          todo.begin());
       const TransferBudget::Grant grant = take_budget(part, deadline);
       if (!grant) return;
       std::vector<std::string> keys;
@@ -269,7 +307,7 @@ class MooncakeStore final : public Store {
         data.push_back(items[todo[i]].data);
         sizes.push_back(items[todo[i]].bytes);
       }
-      const MooncakeReply reply = client_->batch_put_from(keys, data, sizes);
+      const MooncakeReply reply = client_->batch_put_from(keys, data, sizes, replicas);
       if (!is_complete(reply, keys.size())) {
         for (; from < part.end; ++from) {
           results[todo[from]] = {Reaction::kDown, PutEffect::kUnknown};
@@ -306,31 +344,61 @@ class MooncakeStore final : public Store {
     }
   }
 
-  void get_parts(const std::vector<GetItem>& items, const Places& todo, Deadline deadline,
+  /// True: a transfer was given up, and may go on into its buffer.
+  bool get_parts(const std::vector<GetItem>& items, const Places& todo, Deadline deadline,
                  std::vector<GetResult>& results) {
     std::size_t from = 0;
+    bool given_up = false;
     while (from < todo.size()) {
       const Part part = next_part(todo, from, [&](std::size_t i) { return items[i].capacity; });
       const TransferBudget::Grant grant = take_budget(part, deadline);
-      if (!grant) return;
-      std::vector<std::string> keys;
-      std::vector<std::byte*> data;
-      std::vector<std::size_t> sizes;
+      if (!grant) return given_up;
+      std::vector<ReplicaRead> reads;
+      reads.reserve(part.end - from);
       for (std::size_t i = from; i < part.end; ++i) {
-        keys.push_back(items[todo[i]].key);
-        data.push_back(items[todo[i]].data);
-        sizes.push_back(items[todo[i]].capacity);
+        const GetItem& item = items[todo[i]];
+        reads.push_back({item.key, item.data, item.capacity});
       }
-      const MooncakeReply reply = client_->batch_get_into(keys, data, sizes);
-      if (!is_complete(reply, keys.size())) return;
+      if (max_replicas_ > 1) {
+        given_up = reader_.read_around_suspects(reads, deadline) || given_up;
+      }
+      if (!get_first_copies(reads)) return given_up;
+      if (max_replicas_ > 1) {
+        given_up = reader_.read_failed_elsewhere(reads, deadline) || given_up;
+      }
       bool all_down = true;
       for (std::size_t i = from; i < part.end; ++i) {
-        results[todo[i]] = read_result(note(reply.codes[i - from]), items[todo[i]].capacity);
+        results[todo[i]] = read_result(note(reads[i - from].code), items[todo[i]].capacity);
         all_down = all_down && results[todo[i]].reaction == Reaction::kDown;
       }
-      if (all_down) return;
+      if (all_down) return given_up;
       from = part.end;
     }
+    return given_up;
+  }
+
+  /// Reads what was not read yet. False: the call failed as a whole.
+  bool get_first_copies(std::vector<ReplicaRead>& reads) {
+    std::vector<std::string> keys;
+    std::vector<std::byte*> data;
+    std::vector<std::size_t> sizes;
+    Places asked;
+    for (std::size_t i = 0; i < reads.size(); ++i) {
+      if (reads[i].code != ReplicaRead::kNotRead) continue;
+      asked.push_back(i);
+      keys.push_back(reads[i].key);
+      data.push_back(reads[i].data);
+      sizes.push_back(reads[i].capacity);
+    }
+    if (asked.empty()) return true;
+    const MooncakeReply reply = client_->batch_get_into(keys, data, sizes);
+    if (!is_complete(reply, keys.size())) return false;
+    for (std::size_t n = 0; n < asked.size(); ++n) reads[asked[n]].code = reply.codes[n];
+    return true;
+  }
+
+  std::uint32_t replicas_of(const PutItem& item) const {
+    return std::clamp<std::uint32_t>(item.replicas, 1, max_replicas_);
   }
 
   /// An object has at least one byte, and no more than the buffer took.
@@ -413,7 +481,10 @@ class MooncakeStore final : public Store {
   const std::shared_ptr<Logger> logger_;
   const std::shared_ptr<const Clock> clock_;
   const std::shared_ptr<TransferBudget> budget_;
+  const std::uint32_t max_replicas_;
   PutPause pause_;
+  ReplicaCopier copier_;
+  ReplicaReader reader_;
   CallGate gate_;
 
   Mutex memory_mutex_;  // also keeps registrations of the client in the order of registered_

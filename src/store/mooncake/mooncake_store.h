@@ -9,6 +9,9 @@
 //     by the store only after it evicted other objects
 //   - puts pause after the store said that it is full
 //   - no call after close, none while the client closes
+//   - blocks get more copies by the store's copy tasks, and are read from another copy for as long
+//     as the first one's storage process is dead and not yet forgotten (replica_copier.h,
+//     replica_reader.h)
 //   - a canary object goes through the store before it is used
 // What stays true of the store: a put of a key that exists, or that another writer has begun and
 // not finished (at most 30 s), answers kOk and stores nothing; README.md has the list.
@@ -45,6 +48,8 @@ struct MooncakeStoreOptions {
   std::size_t max_call_keys = 4096;
   /// What the master grants on a probe (--default_kv_lease_ttl).
   Duration lease = std::chrono::seconds(10);
+  /// Copies of an object that puts and replicate() may ask for, if the client can; 1: one only.
+  std::uint32_t max_replicas = 8;
   PutPauseOptions put_pause;
   std::size_t canary_bytes = std::size_t{1} << 20;  ///< > 0
   /// A store that is full or has just lost a storage process may be fine a little later.

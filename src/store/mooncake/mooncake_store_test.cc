@@ -53,6 +53,7 @@ bool register_suites() {
   parameters.expected.lease = std::chrono::seconds(10);
   parameters.expected.max_object_bytes = kMaxObject;
   parameters.expected.shared_between_processes = true;
+  parameters.expected.max_replicas = MooncakeStoreOptions{}.max_replicas;
   parameters.looks_at_deadlines = true;
   parameters.capacity_bytes = FakeMooncakeOptions{}.segment_bytes;
   parameters.name = "MooncakeFake";

@@ -56,6 +56,10 @@ class FaultStoreImpl final : public FaultStore {
     return call(StoreOp::kRemove, &Store::remove, std::move(keys), std::move(context));
   }
 
+  std::vector<Reaction> replicate(std::vector<ReplicaItem> items, CallContext context) override {
+    return call(StoreOp::kReplicate, &Store::replicate, std::move(items), std::move(context));
+  }
+
   Status register_memory(std::span<std::byte> memory) override {
     return inner_->register_memory(memory);
   }

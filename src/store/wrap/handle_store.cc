@@ -31,6 +31,9 @@ class HandleStore final : public Store {
   std::vector<Reaction> remove(std::vector<std::string> keys, CallContext context) override {
     return call(&Store::remove, std::move(keys), std::move(context));
   }
+  std::vector<Reaction> replicate(std::vector<ReplicaItem> items, CallContext context) override {
+    return call(&Store::replicate, std::move(items), std::move(context));
+  }
 
   Status register_memory(std::span<std::byte> memory) override {
     return control([&] {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
@@ -38,3 +39,34 @@ def run_python(
     )
     assert done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
+
+
+@contextmanager
+def conversation(code: str, *, environment: Mapping[str, str]) -> Iterator[Callable[[str], str]]:
+    """A program that answers each line of its input with a line of its output, until it ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=dict(environment),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    said, heard = process.stdin, process.stdout
+
+    def ask(question: str) -> str:
+        said.write(question + "\n")
+        said.flush()
+        answer = heard.readline()
+        assert answer, f"no answer to {question!r}, status {process.poll()}"
+        return answer.strip()
+
+    try:
+        yield ask
+        said.close()
+        assert process.wait(LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        heard.close()
