@@ -34,13 +34,14 @@ using StepTuple = std::tuple<RequestId, bool, nb::handle, nb::handle, std::size_
 SchedulerObject make_scheduler(const StoreObject& store, const nb::bytes& keyspace,
                                std::uint32_t tokens_per_block, std::uint32_t world_size,
                                const nb::bytes& deployment_secret, double lookup_deadline_s,
-                               bool exact_pages) {
+                               bool exact_pages, std::uint32_t layers) {
   SchedulerOptions options{
       .tokens_per_block = tokens_per_block,
       .world_size = world_size,
       .deployment_secret = std::string(deployment_secret.c_str(), deployment_secret.size()),
       .lookup_deadline = to_duration(lookup_deadline_s),
-      .exact_pages = exact_pages};
+      .exact_pages = exact_pages,
+      .layers = layers};
   return SchedulerObject(
       value_or_throw(Scheduler::create(std::move(options), to_fingerprint(keyspace), store.shared(),
                                        system_clock(), make_stderr_logger(LogLevel::kWarning))));
@@ -112,7 +113,8 @@ nb::dict stats(const SchedulerObject& scheduler) {
 void bind_scheduler(nb::module_& m) {
   nb::class_<SchedulerObject>(m, "Scheduler")
       .def(nb::new_(&make_scheduler), "store"_a, "keyspace"_a, nb::kw_only(), "tokens_per_block"_a,
-           "world_size"_a, "deployment_secret"_a, "lookup_deadline_s"_a, "exact_pages"_a)
+           "world_size"_a, "deployment_secret"_a, "lookup_deadline_s"_a, "exact_pages"_a,
+           "layers"_a = 0)
       .def("query", &query, "request"_a, "tokens"_a, nb::kw_only(), "prompt_tokens"_a,
            "cache_salt"_a.none(), "lora"_a.none(), "media"_a, "computed_tokens"_a,
            "load_budget"_a.none(),

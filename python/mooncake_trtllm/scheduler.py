@@ -75,6 +75,7 @@ class _Resources:
                     deployment_secret=instance.settings.key_secret,
                     lookup_deadline_s=instance.settings.lookup_deadline_s,
                     exact_pages=not states_block_size(instance.args),
+                    layers=rendezvous.layers_of(keyspace),
                 )
             return self._core
 

@@ -27,6 +27,19 @@ class WorkerCounters {
   WorkerStats stats_ KVC_GUARDED_BY(mutex_);
 };
 
+/// Adds what `from` says of loads.
+inline void add_loads(WorkerStats& stats, const WorkerStats& from) {
+  stats.blocks_loaded += from.blocks_loaded;
+  stats.bytes_loaded += from.bytes_loaded;
+  stats.load_nanoseconds += from.load_nanoseconds;
+  stats.loads_missing += from.loads_missing;
+  stats.loads_unavailable += from.loads_unavailable;
+  stats.rejected_checksum += from.rejected_checksum;
+  stats.rejected_layout += from.rejected_layout;
+  stats.rejected_header += from.rejected_header;
+  stats.rejected_size += from.rejected_size;
+}
+
 inline void count_rejection(WorkerStats& stats, Rejection rejection) {
   switch (rejection) {
     case Rejection::kNone:

@@ -275,10 +275,6 @@ class SettingsBuilder {
                                       std::to_string(settings_.number("MC_METRICS_PORT")) +
                                       ": metrics over HTTP are not in this version; set it to 0"};
     }
-    if (settings_.flag("MC_LAYER_GRANULARITY")) {
-      settings_.warnings_.push_back(
-          "MC_LAYER_GRANULARITY=1 is without effect in this version: blocks move whole");
-    }
     return {};
   }
 

@@ -13,7 +13,15 @@ from mooncake_trtllm.cli.exits import UsageError
 from mooncake_trtllm.cli.private_folder import PrivateFolder, private_folder
 from mooncake_trtllm.local_store import LocalStore
 
-__all__ = ["RunStore", "add_options", "open_store", "run_seed", "users_store"]
+__all__ = [
+    "RunStore",
+    "add_granularity",
+    "add_options",
+    "granularity_env",
+    "open_store",
+    "run_seed",
+    "users_store",
+]
 
 _LEAST_SEGMENT_BYTES = 256 << 20
 _MEMORY_SHARE = 0.7
@@ -73,9 +81,23 @@ def run_seed(folder: Path | str) -> int:
     return int.from_bytes(Path(folder).name.encode()[-7:], "big")
 
 
-def segment_bytes(blocks: int, block_bytes: int, ranks: int) -> int:
-    """Memory for so many distinct blocks, each one object a rank and a manifest."""
-    per_block = block_bytes + (ranks + 1) * _OBJECT_OVERHEAD_BYTES
+def add_granularity(parser: argparse.ArgumentParser) -> None:
+    """`--layer-granularity`."""
+    parser.add_argument(
+        "--layer-granularity",
+        action="store_true",
+        help="store each layer of a block as an object of its own, as MC_LAYER_GRANULARITY=1 does",
+    )
+
+
+def granularity_env(options: argparse.Namespace) -> Mapping[str, str]:
+    """What the ranks' environment needs for it."""
+    return {"MC_LAYER_GRANULARITY": "1"} if options.layer_granularity else {}
+
+
+def segment_bytes(blocks: int, block_bytes: int, ranks: int, layers: int) -> int:
+    """Memory for so many distinct blocks, each stored by layer, which takes more than whole."""
+    per_block = block_bytes + (ranks * (layers + 1) + 1) * _OBJECT_OVERHEAD_BYTES
     return max(int(blocks * per_block * _ROOM), _LEAST_SEGMENT_BYTES)
 
 

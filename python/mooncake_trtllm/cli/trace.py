@@ -48,6 +48,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     stores.add_options(parser, default="memory")
+    stores.add_granularity(parser)
     parser.add_argument("--tp", type=int, default=1, metavar="N", help="ranks (default: 1)")
     parser.add_argument(
         "--ranks",
@@ -84,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     geometry = _geometry(options, workload)
     ideal = IdealCache(geometry.tokens_per_block)
     ideal_hits = [ideal.serve(tokens) for tokens in workload]
-    needed = stores.segment_bytes(ideal.blocks, geometry.block_bytes(), options.tp)
+    needed = stores.segment_bytes(ideal.blocks, geometry.block_bytes(), options.tp, geometry.layers)
     with (
         tempfile.TemporaryDirectory(prefix="mooncake-trtllm-") as folder,
         stores.open_store(options.backend, needed, options.segment_bytes) as store,
@@ -152,7 +153,12 @@ def _config(
         geometry,
         tp=options.tp,
         ranks=options.ranks,
-        env={**store.env, **_NO_DEADLINE, "MC_MEMORY_BYTES": str(needed)},
+        env={
+            **store.env,
+            **_NO_DEADLINE,
+            **stores.granularity_env(options),
+            "MC_MEMORY_BYTES": str(needed),
+        },
         pool_blocks=-(-longest // geometry.tokens_per_block) + 1,
         max_num_tokens=max(longest, geometry.tokens_per_block),
         block_reuse=False,
