@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.paired import Entry, measure_pairs, throughput_entry
 
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("identity", "memory", "file", "mooncake")
+PARTS = ("identity", "layers", "memory", "file", "mooncake")
 IDENTITY_LIMIT = 2.0
+# Loads and computing of equal length overlap in full at 0.5.
+LAYERS_LIMIT = 0.65
 MOONCAKE_AIM = 0.90
 # The memory store copies each byte into or out of itself as the baseline does; checksum, one more
 # copy and the commit of tiny objects come on top.
@@ -49,6 +51,8 @@ class Sizes:
     memory_blocks: int
     identity_blocks: int
     identity_samples: int
+    layers: int
+    layer_samples: int
 
 
 FULL = Sizes(
@@ -60,6 +64,8 @@ FULL = Sizes(
     memory_blocks=8,  # What the memory store holds stays allocated until the process ends.
     identity_blocks=1024,
     identity_samples=101,
+    layers=32,
+    layer_samples=21,
 )
 SMOKE = Sizes(
     pairs=3,
@@ -70,6 +76,8 @@ SMOKE = Sizes(
     memory_blocks=4,
     identity_blocks=64,
     identity_samples=15,
+    layers=32,
+    layer_samples=7,
 )
 
 
@@ -84,6 +92,7 @@ def main(argv: list[str] | None = None) -> int:
     parts = options.only or ([part for part in PARTS if part != "mooncake" or not options.smoke])
     runners: dict[str, Callable[[], dict[str, Entry]]] = {
         "identity": lambda: _identity(options.bin_dir, sizes),
+        "layers": lambda: _layers(options.bin_dir, sizes),
         "memory": lambda: _memory(sizes),
         "file": lambda: _file(sizes),
         "mooncake": lambda: _mooncake(sizes),
@@ -136,21 +145,10 @@ def _positive(text: str) -> int:
 
 
 def _identity(bin_dir: Path, sizes: Sizes) -> dict[str, Entry]:
-    program = bin_dir / "identity_ratio"
-    if not program.is_file():
-        raise UsageError(
-            f"{program}: not there; remedy: cmake --workflow --preset release, or --bin-dir"
-        )
-    measured = json.loads(
-        subprocess.run(
-            [
-                program,
-                f"--samples={sizes.identity_samples}",
-                f"--blocks={sizes.identity_blocks}",
-            ],
-            check=True,
-            stdout=subprocess.PIPE,
-        ).stdout
+    measured = _run_program(
+        bin_dir / "identity_ratio",
+        f"--samples={sizes.identity_samples}",
+        f"--blocks={sizes.identity_blocks}",
     )
     key_ns, sha_ns = measured["key_ns"], measured["sha256_ns"]
     entry = Entry(
@@ -168,6 +166,40 @@ def _identity(bin_dir: Path, sizes: Sizes) -> dict[str, Entry]:
         digest=measured["digest"],
     )
     return {"identity_vs_sha256": entry}
+
+
+def _run_program(program: Path, *arguments: str) -> dict[str, Any]:
+    if not program.is_file():
+        raise UsageError(
+            f"{program}: not there; remedy: cmake --workflow --preset release, or --bin-dir"
+        )
+    done = subprocess.run([program, *arguments], check=True, stdout=subprocess.PIPE)
+    measured: dict[str, Any] = json.loads(done.stdout)
+    return measured
+
+
+def _layers(bin_dir: Path, sizes: Sizes) -> dict[str, Entry]:
+    measured = _run_program(
+        bin_dir / "layer_overlap",
+        f"--samples={sizes.layer_samples}",
+        f"--layers={sizes.layers}",
+    )
+    entry = Entry(
+        value=statistics.median(measured["samples"]),
+        op="<=",
+        limit=LAYERS_LIMIT,
+        samples=measured["samples"],
+        baseline={"name": "whole blocks", "value": measured["block_ms"], "unit": "ms"},
+        note=(
+            f"{measured['layer_ms']:.1f} ms against {measured['block_ms']:.1f} ms from the begin "
+            f"of the load to the end of the last of {measured['layers']} layers, measured with "
+            f"real threads: {measured['blocks']} blocks, a store that takes 1 ms for a layer of "
+            "all of them, 1 ms of computing a layer (neither takes a core)"
+        ),
+        aim=False,
+        digest=measured["digest"],
+    )
+    return {"layer_vs_block_ttft": entry}
 
 
 def _memory(sizes: Sizes) -> dict[str, Entry]:

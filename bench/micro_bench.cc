@@ -119,7 +119,6 @@ BENCHMARK(bm_copy_page_out)->Arg(kSmallPayload)->Arg(kLargePayload);
 /// The plan of a step crosses the ranks as bytes in every step.
 void bm_step_plan(benchmark::State& state) {
   StepPlan plan;
-  plan.step = 1;
   for (std::size_t i = 0; i < argument(state); ++i) {
     PageTask task;
     task.request = i / 8;

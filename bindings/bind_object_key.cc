@@ -14,8 +14,16 @@ using nb::literals::operator""_a;
 
 void bind_object_key(nb::module_& m) {
   nb::class_<ObjectKeys>(m, "ObjectKeys")
-      .def(nb::new_([](const nb::bytes& keyspace) { return ObjectKeys(to_fingerprint(keyspace)); }),
-           "keyspace"_a)
+      .def(nb::new_([](const nb::bytes& keyspace, bool by_layer) {
+             return ObjectKeys(to_fingerprint(keyspace),
+                               by_layer ? Granularity::kLayer : Granularity::kBlock);
+           }),
+           "keyspace"_a, nb::kw_only(), "by_layer"_a = false)
+      .def(
+          "layer",
+          [](const ObjectKeys& keys, const nb::bytes& block, std::uint32_t rank,
+             std::uint32_t layer) { return keys.layer(to_block_hash(block), rank, layer); },
+          "block"_a, "rank"_a, "layer"_a)
       .def(
           "shard",
           [](const ObjectKeys& keys, const nb::bytes& block, std::uint32_t rank) {

@@ -35,14 +35,15 @@ using StepTuple = std::tuple<RequestId, bool, nb::handle, nb::handle, std::size_
 SchedulerObject make_scheduler(const StoreObject& store, const nb::bytes& keyspace,
                                std::uint32_t tokens_per_block, std::uint32_t world_size,
                                const nb::bytes& deployment_secret, double lookup_deadline_s,
-                               bool exact_pages, std::uint32_t max_replicas, double hot_at,
-                               double half_life_s) {
+                               bool exact_pages, std::uint32_t layers, std::uint32_t max_replicas,
+                               double hot_at, double half_life_s) {
   SchedulerOptions options{
       .tokens_per_block = tokens_per_block,
       .world_size = world_size,
       .deployment_secret = std::string(deployment_secret.c_str(), deployment_secret.size()),
       .lookup_deadline = to_duration(lookup_deadline_s),
-      .exact_pages = exact_pages};
+      .exact_pages = exact_pages,
+      .layers = layers};
   options.replication.max_replicas = max_replicas;
   options.replication.hot_at = hot_at;
   options.replication.half_life = to_duration(half_life_s);
@@ -101,7 +102,7 @@ void bind_scheduler(nb::module_& m) {
   nb::class_<SchedulerObject>(m, "Scheduler")
       .def(nb::new_(&make_scheduler), "store"_a, "keyspace"_a, nb::kw_only(), "tokens_per_block"_a,
            "world_size"_a, "deployment_secret"_a, "lookup_deadline_s"_a, "exact_pages"_a,
-           "max_replicas"_a = 1, "hot_at"_a = 8.0, "half_life_s"_a = 600.0)
+           "layers"_a = 0, "max_replicas"_a = 1, "hot_at"_a = 8.0, "half_life_s"_a = 600.0)
       .def("query", &query, "request"_a, "tokens"_a, nb::kw_only(), "prompt_tokens"_a,
            "cache_salt"_a.none(), "lora"_a.none(), "media"_a, "computed_tokens"_a,
            "load_budget"_a.none(),

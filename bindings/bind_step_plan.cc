@@ -33,7 +33,8 @@ nb::bytes without_saves(const nb::bytes& bytes) {
 void bind_step_plan(nb::module_& m) {
   nb::class_<StepPlan>(m, "StepPlan")
       .def_prop_ro("keyspace", [](const StepPlan& plan) { return to_bytes(plan.keyspace); })
-      .def_ro("step", &StepPlan::step)
+      .def_ro("loads_in_batch", &StepPlan::loads_in_batch)
+      .def_ro("loads_lost", &StepPlan::loads_lost)
       .def_prop_ro(
           "loads", [](const StepPlan& plan) { return to_list(plan.loads); },
           nb::sig("def loads(self) -> list[tuple[int, bytes, int]]"))

@@ -30,11 +30,13 @@ using WorkerObject = Owned<Worker>;
 WorkerObject make_worker(const StoreObject& store, std::uint32_t rank, std::uint32_t world_size,
                          std::uint32_t tokens_per_block, std::size_t staging_bytes,
                          std::size_t save_queue_bytes, double load_deadline_s,
-                         double save_deadline_s, std::size_t threads,
-                         std::uint64_t replication_bytes_per_second) {
+                         double save_deadline_s, std::size_t threads, bool by_layer,
+                         bool overlap_loads, std::uint64_t replication_bytes_per_second) {
   const WorkerOptions options{.rank = rank,
                               .world_size = world_size,
                               .tokens_per_block = tokens_per_block,
+                              .granularity = by_layer ? Granularity::kLayer : Granularity::kBlock,
+                              .overlap_loads = overlap_loads,
                               .staging_bytes = staging_bytes,
                               .save_queue_bytes = save_queue_bytes,
                               .replication_bytes_per_second = replication_bytes_per_second,
@@ -67,12 +69,7 @@ void bind_plan(WorkerObject& worker, const nb::bytes& plan) {
   worker->bind(std::move(decoded));
 }
 
-nb::list load(WorkerObject& worker, StreamHandle stream) {
-  std::vector<LoadFailure> failures;
-  {
-    const GilRelease release;
-    failures = worker->load(stream);
-  }
+nb::list to_list(const std::vector<LoadFailure>& failures) {
   nb::list list;
   for (const LoadFailure& failure : failures) {
     list.append(nb::make_tuple(failure.request, to_str(failure.key),
@@ -82,9 +79,30 @@ nb::list load(WorkerObject& worker, StreamHandle stream) {
   return list;
 }
 
-void save(WorkerObject& worker, StreamHandle stream) {
+nb::list load(WorkerObject& worker, StreamHandle stream) {
+  return to_list([&] {
+    const GilRelease release;
+    return worker->load(stream);
+  }());
+}
+
+nb::list wait_for_layer(WorkerObject& worker, std::uint32_t layer, StreamHandle stream) {
+  return to_list([&] {
+    const GilRelease release;
+    return worker->wait_for_layer(layer, stream);
+  }());
+}
+
+void layer_computed(WorkerObject& worker, std::uint32_t layer, StreamHandle stream) {
   const GilRelease release;
-  worker->save(stream);
+  worker->layer_computed(layer, stream);
+}
+
+nb::list save(WorkerObject& worker, StreamHandle stream) {
+  return to_list([&] {
+    const GilRelease release;
+    return worker->save(stream);
+  }());
 }
 
 bool drain(WorkerObject& worker, double timeout_s) {
@@ -105,7 +123,7 @@ void bind_worker(nb::module_& m) {
   nb::class_<WorkerObject>(m, "Worker")
       .def(nb::new_(&make_worker), "store"_a, nb::kw_only(), "rank"_a, "world_size"_a,
            "tokens_per_block"_a, "staging_bytes"_a, "save_queue_bytes"_a, "load_deadline_s"_a,
-           "save_deadline_s"_a, "threads"_a,
+           "save_deadline_s"_a, "threads"_a, "by_layer"_a = false, "overlap_loads"_a = true,
            "replication_bytes_per_second"_a = WorkerOptions{}.replication_bytes_per_second)
       .def("register_layout", &register_layout, "keyspace"_a, "layout"_a,
            "The pages must outlive this object.")
@@ -113,7 +131,15 @@ void bind_worker(nb::module_& m) {
       .def("load", &load, "stream"_a,
            nb::sig("def load(self, stream: int) -> list[tuple[int, str, str, str]]"),
            "Failures as (request, key, code, message).")
-      .def("save", &save, "stream"_a)
+      .def("wait_for_layer", &wait_for_layer, "layer"_a, "stream"_a,
+           nb::sig("def wait_for_layer(self, layer: int, stream: int) -> "
+                   "list[tuple[int, str, str, str]]"),
+           "Failures as of load().")
+      .def("layer_computed", &layer_computed, "layer"_a, "stream"_a)
+      .def("save", &save, "stream"_a,
+           nb::sig("def save(self, stream: int) -> list[tuple[int, str, str, str]]"),
+           "Failures as of load(): pages that the pass did not wait for.")
+      .def("layers_stored_apart", [](const WorkerObject& w) { return w->layers_stored_apart(); })
       .def("drain", &drain, "timeout_s"_a)
       .def("close", &close, "timeout_s"_a)
       .def("load_budget_blocks", [](const WorkerObject& w) { return w->load_budget_blocks(); })

@@ -20,7 +20,7 @@ inline constexpr std::size_t kBlockHeaderBytes = 128;
 inline constexpr std::uint16_t kBlockFormatVersion = 1;
 
 /// On disk; do not change the values.
-enum class ObjectKind : std::uint16_t { kShard = 1, kReady = 2, kManifest = 3 };
+enum class ObjectKind : std::uint16_t { kShard = 1, kReady = 2, kManifest = 3, kLayer = 4 };
 
 /// What a header says besides magic, version and checksum.
 struct BlockDescription {
@@ -30,6 +30,7 @@ struct BlockDescription {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
   std::uint32_t token_count = 0;
+  std::uint32_t layer = 0;  ///< Of kLayer: its place in the page, from 0. 0 of all other kinds.
   std::uint64_t payload_bytes = 0;
 };
 
@@ -40,7 +41,7 @@ enum class Rejection {
   kMagic,     ///< Not a block at all.
   kVersion,   ///< A block of a version that this build does not read.
   kLayout,    ///< Another keyspace or layout.
-  kIdentity,  ///< Another block, rank, world size, token count or kind.
+  kIdentity,  ///< Another block, rank, layer, world size, token count or kind.
   kChecksum,  ///< Altered bytes.
 };
 

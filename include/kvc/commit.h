@@ -12,6 +12,10 @@
 //   4. all there: put the MANIFEST (put-if-absent, idempotent). Some missing: stop; the rank that
 //      finishes last sees them all. Nobody polls.
 //
+// Where a shard is stored layer by layer it is whole once every layer is, so that it needs a READY
+// marker on every store: after the last layer, and on a store that publishes atomically after one
+// probe that has seen all of the rank's layers. A rank that failed on any layer puts no marker.
+//
 // Reading: manifests in growing chunks until the first miss, then the shards of that prefix on
 // every rank (and their READY markers where objects do not appear atomically). A prefix ends at the
 // first block that lacks a manifest or any rank's shard.
@@ -36,6 +40,11 @@ struct CommitRole {
   std::uint32_t world_size = 1;
   /// From StoreCapabilities::atomic_publish.
   bool atomic_publish = false;
+  /// A shard is as many objects as the page has layers.
+  bool by_layer = false;
+
+  /// Whether a shard alone does not tell that it is complete.
+  bool needs_ready() const { return by_layer || !atomic_publish; }
 };
 
 /// One rank's part in committing one block. Single-threaded. Always ends: at most kMaxActions
@@ -43,9 +52,10 @@ struct CommitRole {
 class BlockCommit {
  public:
   enum class Action {
-    kPutShard,     ///< Put the sealed shard.
-    kVerifyShard,  ///< Get the own shard back and verify it.
-    kRemoveShard,  ///< Remove the own shard.
+    kPutShard,     ///< Put the sealed shard: of its objects all that are not known to be intact.
+    kVerifyShard,  ///< Get back and verify of the own shard what this rank has not stored itself.
+    kRemoveShard,  ///< Remove of the own shard what was found bad.
+    kProbeShard,   ///< exists() on every object of the own shard.
     kPutReady,     ///< Put the READY marker.
     kProbeQuorum,  ///< exists() on quorum_keys().
     kPutManifest,  ///< Put the manifest.
@@ -63,8 +73,11 @@ class BlockCommit {
 
   Action next() const { return action_; }
 
-  /// REQUIRES: next() is kPutShard, kPutReady or kPutManifest.
+  /// REQUIRES: next() is kPutShard, kPutReady or kPutManifest. Of a shard of several objects: kOk
+  /// if every put was, kStored if every put stored, kUnknown if some may have.
   void on_put(PutResult result);
+  /// REQUIRES: next() == kProbeShard. kOk if every object of the own shard is there.
+  void on_shard_probed(Reaction reaction);
   /// REQUIRES: next() == kVerifyShard. `reaction` of the get; `intact` iff the bytes verified.
   void on_verified(Reaction reaction, bool intact);
   /// REQUIRES: next() == kRemoveShard.
@@ -96,6 +109,8 @@ std::vector<std::string> quorum_keys(const ObjectKeys& keys, const BlockHash& bl
 struct ProbeOptions {
   std::uint32_t world_size = 1;
   bool atomic_publish = false;
+  /// Objects of one rank's shard, if it is stored layer by layer. 0: it is stored whole.
+  std::uint32_t layers = 0;
   std::size_t first_chunk_blocks = 32;
   std::size_t max_chunk_blocks = 512;
 };
@@ -107,7 +122,7 @@ class PrefixProbe {
     kPending,
     kAll,         ///< Every block of the prefix is there.
     kNoManifest,  ///< Ended by a block that nobody has committed.
-    kShardLost,   ///< Ended by a block whose manifest outlived a shard; see lost_rank().
+    kShardLost,   ///< Ended by a block whose manifest outlived a shard.
     kStoreError,  ///< Ended by an answer that was neither yes nor no.
   };
 
@@ -126,13 +141,13 @@ class PrefixProbe {
   End end() const { return end_; }
   /// Leading blocks that are complete on every rank. Meaningful once end() != kPending.
   std::size_t available_blocks() const { return available_; }
-  std::uint32_t lost_rank() const { return lost_rank_; }
 
  private:
   enum class Phase { kManifests, kShards };
   void on_manifests(std::span<const Reaction> reactions);
   void on_shards(std::span<const Reaction> reactions);
   void begin_shards();
+  std::size_t objects_per_rank() const;
   std::size_t shard_chunk() const;
   void finish(std::size_t available, End end);
 
@@ -147,7 +162,6 @@ class PrefixProbe {
   End manifest_end_ = End::kAll;
   End end_ = End::kPending;
   std::size_t available_ = 0;
-  std::uint32_t lost_rank_ = 0;
 };
 
 }  // namespace kvc

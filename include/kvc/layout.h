@@ -27,10 +27,17 @@ struct PageGroup {
   std::vector<std::uint32_t> layers;  ///< Global layer indices, ascending.
   std::vector<PageRegion> regions;    ///< In the order in which a page is stored.
   std::uint64_t window_tokens = 0;    ///< 0: full attention.
+  /// Bytes of one layer, where a page as it is stored is its layers one after another, all of this
+  /// size, in the order of `layers`. 0: not known to be so.
+  std::size_t layer_bytes = 0;
 };
 
 /// Bytes of one page of `group`: the sum over its regions.
 std::size_t page_bytes(const PageGroup& group);
+
+/// The part of `group` that holds its layer number `index`, as a group of that layer alone.
+/// REQUIRES: layer_bytes is not 0, index < layers.size(), and check_layout() accepts the group.
+PageGroup layer_of(const PageGroup& group, std::size_t index);
 
 /// Pages of `group`: what every region has.
 std::size_t page_slots(const PageGroup& group);
@@ -40,7 +47,8 @@ struct PagedLayout {
 };
 
 /// kInvalid, naming the field, for: no group, no region, a null base, zero sizes, stride < bytes,
-/// regions of one group with different slot counts, address overflow, or overlapping regions.
+/// regions of one group with different slot counts, layers of another size than the pages have,
+/// address overflow, or overlapping regions.
 Status check_layout(const PagedLayout& layout);
 
 /// A dense pool as an engine describes it: [slots, layers, kv_factor, elements_per_block].

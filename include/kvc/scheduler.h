@@ -44,6 +44,9 @@ struct SchedulerOptions {
   /// Whether a prompt gets exactly the pages that its tokens need. Then more pages than that show
   /// that the engine's blocks are smaller than `tokens_per_block`, and nothing may be saved.
   bool exact_pages = false;
+  /// Layers of a page, where the workers store each as an object of its own
+  /// (Worker::layers_stored_apart()). 0: they store blocks whole.
+  std::uint32_t layers = 0;
   /// Requests tracked at once, each with its tokens; past it the oldest is forgotten (it is then
   /// neither loaded nor saved).
   std::size_t max_tracked_requests = 8192;
@@ -154,10 +157,9 @@ class Scheduler {
   ~Scheduler();
 
   /// Looks up the blocks that follow `computed_tokens` (the engine's own match) and starts tracking
-  /// the request, replacing any earlier state of this id. `lookup` false tracks it for saving only.
+  /// the request, replacing any earlier state of this id.
   /// Status kInvalid if the content cannot be hashed: the request is not tracked and not cached.
-  Result<Offer> query(RequestId id, const RequestContent& content, std::size_t computed_tokens,
-                      bool lookup = true);
+  Result<Offer> query(RequestId id, const RequestContent& content, std::size_t computed_tokens);
 
   /// The pages of the whole prompt (more may follow). Unknown ids are ignored. A prompt whose pages
   /// do not cover it is served as far as they reach and never saved. False if nothing is known of
@@ -166,6 +168,7 @@ class Scheduler {
 
   /// Loads of every request allocated since the last plan, in this batch or not, each exactly once;
   /// saves of the blocks of this batch that the coming pass completes, each once per allocation.
+  /// A promise that can not be kept because of something inside makes the step fail (loads_lost).
   StepPlan plan_step(std::span<const StepRequest> batch);
 
   /// Idempotent; unknown ids are ignored.

@@ -39,12 +39,16 @@ struct HotBlock {
 
 struct StepPlan {
   Fingerprint keyspace{};
-  std::uint64_t step = 0;          ///< Counts the plans of one scheduler, from 1.
-  std::vector<PageTask> loads;     ///< Promised: must be in place before the forward pass.
-  std::vector<PageTask> saves;     ///< Complete and computed once the forward pass is over.
-  std::vector<HotBlock> hot = {};  ///< Of these blocks, those that are to get more copies.
+  /// Every load is of a request whose prompt this step's pass works on, so that the pass is none
+  /// that an engine replays from a graph of decoding steps.
+  bool loads_in_batch = false;
+  /// Promised loads could not be planned; which ones is not known. The step must fail.
+  bool loads_lost = false;
+  std::vector<PageTask> loads;  ///< Promised: must be in place before the forward pass.
+  std::vector<PageTask> saves;  ///< Complete and computed once the forward pass is over.
+  std::vector<HotBlock> hot;    ///< Of these blocks, those that are to get more copies.
 
-  bool empty() const { return loads.empty() && saves.empty(); }
+  bool empty() const { return loads.empty() && saves.empty() && !loads_lost; }
 
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };

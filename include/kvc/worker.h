@@ -6,10 +6,20 @@
 // checksum, put and commit them. A page is never read after save() returned and never written after
 // load() returned.
 //
-// Threads: bind, load and save come from one thread at a time; stats, drain and close from any.
-// Bounds: load() returns within `load_deadline`, save() without touching the store. When the save
-// queue or the staging memory is full the newest save is dropped and counted.
-// Claims and their tests: docs/contract/connector.md.
+// Layer by layer (WorkerOptions::granularity): every layer of a page is an object of its own, and
+// the pass may begin while loads go on. It calls wait_for_layer() before it reads a layer, and
+// layer_computed() after it has written one, whose pages are then copied; save() stores them. Both
+// calls may be left out, come for some layers, in any order or twice. Since a pass that leaves out
+// the first would compute on pages that are not filled, load() returns early only if the last pass
+// with loads has waited once for each layer, in order; a pass that then did not is told by save(),
+// and its results must not be used. A failure ends the loads of the whole step. Pages are written
+// until load(), the last wait or the next bind(), whichever ends the loads.
+//
+// Threads: bind, load, wait_for_layer, layer_computed and save come from one thread at a time;
+// stats, drain and close from any. Bounds: load() and wait_for_layer() return within
+// `load_deadline` of the begin of load(), save() and layer_computed() without touching the store.
+// When the save queue or the staging memory is full the newest save is dropped and counted. Claims
+// and their tests: docs/contract/connector.md.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +33,7 @@
 #include "kvc/executor.h"
 #include "kvc/layout.h"
 #include "kvc/log.h"
+#include "kvc/object_key.h"
 #include "kvc/stats.h"
 #include "kvc/step_plan.h"
 #include "kvc/store.h"
@@ -33,6 +44,12 @@ struct WorkerOptions {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
   std::uint32_t tokens_per_block = 0;
+  /// kLayer needs a pool that tells where its layers are (PageGroup::layer_bytes). With any other,
+  /// blocks are stored whole, which is logged.
+  Granularity granularity = Granularity::kBlock;
+  /// Whether loads may go on while the pass runs. Not where a pass may leave out waits that it made
+  /// before: where graphs are replayed in passes that compute prompts.
+  bool overlap_loads = true;
   std::size_t staging_bytes = 256u << 20;  ///< Registered with the store; loads and saves share it.
   std::size_t save_queue_bytes = 128u << 20;  ///< Of the staging memory for saves; 0: none.
   /// Of copies of hot blocks that the store is asked for; 0: none.
@@ -94,7 +111,8 @@ inline constexpr StatField<WorkerStats> kWorkerStats[] = {
     {"loads_missing", "", &WorkerStats::loads_missing, StatKind::kCounter,
      "Promised blocks that were not in the store."},
     {"loads_unavailable", "", &WorkerStats::loads_unavailable, StatKind::kCounter,
-     "Promised blocks not loaded: store down, deadline passed, or no staging memory."},
+     "Promised blocks not loaded: store down, deadline passed, no staging memory, or a layer that "
+     "the pass did not wait for."},
     {"rejected", "checksum", &WorkerStats::rejected_checksum, StatKind::kCounter,
      "Stored bytes refused: altered."},
     {"rejected", "layout", &WorkerStats::rejected_layout, StatKind::kCounter,
@@ -149,11 +167,27 @@ class Worker {
   /// Replaces the plan of the step. Saves of a plan that never reached save() are dropped.
   void bind(StepPlan plan);
 
-  /// Performs the bound plan's loads, once. Empty: every promised page holds verified bytes.
+  /// Layers that are stored as objects of their own; 0 where blocks are stored whole, and without a
+  /// pool. The scheduler of this instance needs the same (SchedulerOptions::layers).
+  std::uint32_t layers_stored_apart() const;
+
+  /// Performs the bound plan's loads, or begins them, once. Empty: every promised page holds
+  /// verified bytes, or will hold them layer by layer as wait_for_layer() returns.
   std::vector<LoadFailure> load(StreamHandle stream);
 
+  /// Before the pass reads a layer of the bound plan's pages, or writes to it. Empty: every
+  /// promised page holds verified bytes of that layer and all before it. Else the loads have ended,
+  /// and every later call for a layer that is not in place says so again. `layer`: global index;
+  /// one that the pool does not have is ignored.
+  std::vector<LoadFailure> wait_for_layer(std::uint32_t layer, StreamHandle stream);
+
+  /// After the pass has written a layer; `stream` orders the snapshot after it.
+  void layer_computed(std::uint32_t layer, StreamHandle stream);
+
   /// Takes a snapshot of the bound plan's saves, once. `stream` orders it after the forward pass.
-  void save(StreamHandle stream);
+  /// Not empty: the pass has not waited for these pages, so that what it computed is worthless;
+  /// none of it is saved.
+  std::vector<LoadFailure> save(StreamHandle stream);
 
   /// Waits until every save taken so far ended, at most until `deadline`. True if all did.
   bool drain(Deadline deadline);

@@ -59,6 +59,7 @@ class EngineArgs:
     context_parallel_size: int
     expert_parallel_size: int
     max_seq_len: int | None
+    compiles_model: bool = False
     model_config: Mapping[str, Any] = field(default_factory=dict)
 
     def config_value(self, name: str) -> Any:
@@ -105,6 +106,7 @@ def read_engine_args(llm_args: Any) -> EngineArgs:
         context_parallel_size=_size(llm_args, "context_parallel_size", 1),
         expert_parallel_size=_optional_size(llm_args, "moe_expert_parallel_size") or 1,
         max_seq_len=_optional_size(llm_args, "max_seq_len"),
+        compiles_model=attribute(llm_args, "torch_compile_config") is not None,
         model_config=model_config,
     )
     return _with_kv_dtype(args, _dtype("kv_cache_config.dtype", attribute(cache, "dtype")))

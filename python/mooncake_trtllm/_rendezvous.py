@@ -31,6 +31,7 @@ class WorkerEntry:
     identity: Any
     keyspace: bytes | None = None
     load_budget: Callable[[], int] | None = None
+    layers: int = 0
 
 
 @dataclass(eq=False)
@@ -69,10 +70,19 @@ class Rendezvous:
             self._schedulers.append(entry)
         return entry
 
-    def publish(self, entry: WorkerEntry, keyspace: bytes, load_budget: Callable[[], int]) -> None:
-        """Tell the keyspace of a worker, whose pool is registered now, and what its loads move."""
+    def publish(
+        self,
+        entry: WorkerEntry,
+        keyspace: bytes,
+        load_budget: Callable[[], int],
+        layers: int = 0,
+    ) -> None:
+        """Tell the keyspace of a worker, whose pool is registered now, and what its loads move.
+
+        `layers`: how many of a page are stored as objects of their own; 0: blocks are whole.
+        """
         with self._lock:
-            entry.keyspace, entry.load_budget = keyspace, load_budget
+            entry.keyspace, entry.load_budget, entry.layers = keyspace, load_budget, layers
 
     def remove(self, entry: WorkerEntry | SchedulerEntry) -> None:
         """Forget a worker or scheduler. Idempotent."""
@@ -96,6 +106,11 @@ class Rendezvous:
             twins = [w for w in tuple(self._workers) if w.identity == scheduler.identity]
             own = [w for w in twins if w.llm_args is scheduler.llm_args] or twins
             return min((w.load_budget() for w in own if w.load_budget is not None), default=None)
+
+    def layers_of(self, keyspace: bytes) -> int:
+        """Return how many layers the workers of a keyspace, which covers that, store apart."""
+        with self._lock:
+            return max((w.layers for w in self._workers if w.keyspace == keyspace), default=0)
 
     def keyspace_for(self, scheduler: SchedulerEntry) -> bytes | None:
         """Return the keyspace of the scheduler's own workers, None while that is not known."""

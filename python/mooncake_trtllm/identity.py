@@ -22,6 +22,7 @@ __all__ = ["EngineIdentity", "check_geometry", "engine_identity", "states_block_
 
 # How this connector takes bytes from a pool; raise it if that ever changes.
 _LAYOUT = "dense-pool/1"
+_BY_LAYER = ";by layer/1"
 # What the core calls a model that was read in part.
 _SAMPLED = "sampled digest"
 
@@ -44,13 +45,18 @@ class EngineIdentity:
     context_parallel_size: int
     expert_parallel_size: int
 
-    def keyspace(self, geometry: _native.PoolGeometry, kv_dtype: str) -> bytes:
-        """Return the fingerprint of the keyspace for a pool of this geometry and type."""
+    def keyspace(
+        self, geometry: _native.PoolGeometry, kv_dtype: str, *, by_layer: bool = False
+    ) -> bytes:
+        """Return the fingerprint of the keyspace for a pool of this geometry and type.
+
+        Instances that store blocks whole and those that store them by layer share nothing.
+        """
         identity = _native.KeyspaceIdentity()
         identity.key_epoch = self.key_epoch
         identity.model_content = self.model_content
         identity.tokenizer = self.tokenizer
-        identity.engine_layout = self.engine_layout
+        identity.engine_layout = self.engine_layout + (_BY_LAYER if by_layer else "")
         identity.kv_dtype = kv_dtype
         identity.kv_quantization = self.quantization
         identity.attention_backend = self.attention_backend

@@ -77,6 +77,7 @@ class _Resources:
                     deployment_secret=instance.settings.key_secret,
                     lookup_deadline_s=instance.settings.lookup_deadline_s,
                     exact_pages=not states_block_size(instance.args),
+                    layers=rendezvous.layers_of(keyspace),
                     max_replicas=instance.settings.replication_max,
                     hot_at=instance.settings.replication_heat,
                     half_life_s=instance.settings.replication_half_life_s,

@@ -28,6 +28,7 @@ class ConnectorSettings:
     key_epoch: int
     key_secret: bytes
     lora_ids: Mapping[int, str]
+    by_layer: bool
     staging_bytes: int
     save_queue_bytes: int
     lookup_deadline_s: float
@@ -63,6 +64,7 @@ def load_settings(overrides: Mapping[str, str] | None = None) -> ConnectorSettin
         key_epoch=core.number("MC_KEY_EPOCH"),
         key_secret=_secret(core.text("MC_KEY_SECRET_FILE")),
         lora_ids=_lora_ids(core.text("MC_LORA_IDS")),
+        by_layer=core.flag("MC_LAYER_GRANULARITY"),
         staging_bytes=core.number("MC_STAGING_BYTES"),
         save_queue_bytes=core.number("MC_SAVE_QUEUE_BYTES"),
         lookup_deadline_s=core.seconds("MC_STAGE_DEADLINE_MS"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from mooncake_trtllm import _native
+from mooncake_trtllm._args import EngineArgs
 from mooncake_trtllm._instance import Instance, start_base, start_instance, total
 from mooncake_trtllm._lifecycle import release_with
 from mooncake_trtllm._log import log
@@ -30,6 +31,7 @@ _CLOSE_S = 1.0
 _SAVE_DEADLINE_S = 10.0
 _THREADS = 4
 _NAMED_IN_MESSAGE = 4
+_LAYERS_MAX = 1 << 20
 
 
 class _Resources:
@@ -42,6 +44,7 @@ class _Resources:
         self._lock = threading.Lock()
         self._ended = False
         self._last = no_figures("worker")
+        self._layers = 0
         self.core: _native.Worker | None = None
         # The core takes the calls of a step one after the other; a runtime makes them on one
         # thread, and whoever does not must not make it read a plan that is being replaced.
@@ -65,7 +68,8 @@ class _Resources:
                 "pool of the V1 manager, [blocks, layers, kv_factor, elements per block]"
             ) from error
         check_geometry(args, pool, kv_dtype)
-        keyspace = instance.identity.keyspace(layout.geometry, kv_dtype)
+        by_layer = instance.settings.by_layer and _layers_are_known(args)
+        keyspace = instance.identity.keyspace(layout.geometry, kv_dtype, by_layer=by_layer)
         core = _native.Worker(
             instance.lease.store,
             rank=instance.rank.rank,
@@ -76,6 +80,8 @@ class _Resources:
             load_deadline_s=instance.settings.load_deadline_s,
             save_deadline_s=_SAVE_DEADLINE_S,
             threads=_THREADS,
+            by_layer=by_layer,
+            overlap_loads=_may_overlap(args),
             replication_bytes_per_second=instance.settings.replication_bytes_per_s,
         )
         try:
@@ -94,15 +100,17 @@ class _Resources:
                     "a KV pool was registered after the worker was closed. Remedy: make a new one"
                 )
             self.core, self._pool = core, pool
+            self._layers = core.layers_stored_apart()
         if self._entry is not None:
-            rendezvous.publish(self._entry, keyspace, core.load_budget_blocks)
+            rendezvous.publish(self._entry, keyspace, core.load_budget_blocks, self._layers)
         log.info(
-            "rank %d of %d: KV pool %s of %s, %d bytes a page, keyspace %s",
+            "rank %d of %d: KV pool %s of %s, %d bytes a page, stored by %s, keyspace %s",
             instance.rank.rank,
             instance.rank.world_size,
             list(pool.shape),
             kv_dtype,
             layout.geometry.bytes_per_page,
+            "layer" if by_layer else "block",
             keyspace.hex(),
         )
 
@@ -110,7 +118,11 @@ class _Resources:
         """Return all figures; after the end, what they were."""
         core = self.core
         counted = self._last if core is None else figures(core)
-        return {**counted, **self._instance.lease.counters()}
+        return {
+            **counted,
+            "layers_stored_apart": self._layers,
+            **self._instance.lease.counters(),
+        }
 
     def release(self) -> None:
         """See Releasable."""
@@ -142,7 +154,9 @@ class _Resources:
 class MooncakeKvCacheConnectorWorker(WorkerBase):
     """Moves pages between the KV pool of one rank and the store. Made on every rank.
 
-    After start-up only start_load_kv() raises, and only when a promised block is not in place.
+    After start-up it raises only when a promised block is not in place: in start_load_kv() or,
+    where blocks are stored layer by layer, in wait_for_layer_load() of the first layer that is
+    missing, or in wait_for_save() if the pass did not wait for its layers.
     """
 
     settings_in_code: ClassVar[Mapping[str, str]] = {}
@@ -162,6 +176,7 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
         self._failed_requests: tuple[int, ...] = ()
         # Whether the core has a plan whose loads were not asked for yet.
         self._is_bound = False
+        self._by_layer = False
 
     # Start-up ----------------------------------------------------------------------------------
 
@@ -177,6 +192,8 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
                 "new connector for a new pool"
             )
         self._resources.register(host_pool(kv_cache_tensor))
+        core = self._resources.core
+        self._by_layer = core is not None and core.layers_stored_apart() > 0
 
     def register_kv_cache_layout(self, layout: Any, *_args: Any) -> None:
         """Refuse the layout of the V2 manager."""
@@ -248,10 +265,7 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
             try:
                 failures = core.load(_stream_handle(stream))
             except Exception as error:  # noqa: BLE001 - how far it came is not known
-                return KvConnectorLoadError(
-                    f"the loads of this step failed: {error}. Remedy: retry the requests of this "
-                    "step; they are computed anew"
-                )
+                return _broken_load(error)
         elif was_bound:  # and closed since, or forked
             failures = _loads_of(self._metadata)
         # Whatever is computed from pages that were not filled must not be saved.
@@ -259,18 +273,56 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
         return _load_error(failures, failed) if failures or failed else None
 
     def wait_for_layer_load(self, layer_idx: int, stream: Any) -> None:
-        """Return at once: all layers are in place when start_load_kv() returns."""
+        """Wait until a layer of the promised blocks, and all before it, are in place.
 
-    def save_kv_layer(self, layer_idx: int, stream: Any) -> None:
-        """Return at once: blocks are saved whole, after the pass."""
+        Returns at once where blocks are whole: they are in place when start_load_kv() returns.
+        Raises KvConnectorLoadError if that layer of a block is not to be had.
+        """
+        if not self._by_layer:
+            return
+        problem = self._wait_for_layer(layer_idx, stream)
+        if problem is not None:
+            raise problem
+
+    def _wait_for_layer(self, layer_idx: int, stream: Any) -> KvConnectorLoadError | None:
+        with self._resources.turn:
+            core = self._resources.core
+            if core is None or not _is_layer(layer_idx):
+                return None
+            try:
+                failures = core.wait_for_layer(layer_idx, _stream_handle(stream))
+            except Exception as error:  # noqa: BLE001 - whether the layer is there is not known
+                self._may_save = False
+                return _broken_load(error)
+        return _load_error(failures, ()) if failures else None
 
     @total(lambda: None)
-    def wait_for_save(self, stream: Any) -> None:
-        """Take snapshots of the pages to save; the rest happens in the background."""
+    def save_kv_layer(self, layer_idx: int, stream: Any) -> None:
+        """Take a snapshot of one layer, where blocks are stored so; wait_for_save() stores them."""
+        if not self._by_layer or not _is_layer(layer_idx):
+            return
         with self._resources.turn:
             core = self._resources.core
             if core is not None and self._may_save:
-                core.save(_stream_handle(stream))
+                core.layer_computed(layer_idx, _stream_handle(stream))
+
+    def wait_for_save(self, stream: Any) -> None:
+        """Take snapshots of the pages to save; the rest happens in the background.
+
+        Raises KvConnectorLoadError if the pass did not wait for the layers that it has read.
+        """
+        problem = self._end_pass(stream)
+        if problem is not None:
+            raise problem
+
+    @total(lambda: None)
+    def _end_pass(self, stream: Any) -> KvConnectorLoadError | None:
+        with self._resources.turn:
+            core = self._resources.core
+            if core is None or not self._may_save:
+                return None
+            failures = core.save(_stream_handle(stream))
+        return _load_error(failures, ()) if failures else None
 
     @total(lambda: ([], []))
     def get_finished(
@@ -309,6 +361,38 @@ def _stream_handle(stream: Any) -> int:
     """Return the number of a stream; 0 for none, and for host memory."""
     handle = getattr(stream, "cuda_stream", None)
     return handle if isinstance(handle, int) and handle > 0 else 0
+
+
+def _is_layer(layer_idx: Any) -> bool:
+    return isinstance(layer_idx, int) and 0 <= layer_idx < _LAYERS_MAX
+
+
+def _layers_are_known(args: EngineArgs) -> bool:
+    """Whether config.json confirms the layers of the pool (check_geometry() has compared them)."""
+    if args.config_integer("num_hidden_layers") is not None:
+        return True
+    log.warning_once(
+        "MC_LAYER_GRANULARITY=1, but the number of layers is not known, since no config.json of "
+        "model %r states num_hidden_layers: blocks are stored whole. Remedy: pass the "
+        "model's folder",
+        args.model,
+    )
+    return False
+
+
+def _may_overlap(args: EngineArgs) -> bool:
+    """Whether a pass that computes prompts calls the layer hooks whenever an earlier one did.
+
+    A runtime that compiles the model replays pieces of it from graphs, by the number of tokens.
+    """
+    return not args.compiles_model
+
+
+def _broken_load(error: Exception) -> KvConnectorLoadError:
+    return KvConnectorLoadError(
+        f"the loads of this step failed: {error}. Remedy: retry the requests of this step; they "
+        "are computed anew"
+    )
 
 
 def _distinct(ids: Iterable[int] | None) -> list[int]:

@@ -18,7 +18,7 @@ void BlockCommit::on_put(PutResult result) {
       shard_written_ = shard_written_ || written;
       if (result.reaction != Reaction::kOk) return fail(result.reaction);
       if (role_.atomic_publish) {
-        action_ = Action::kProbeQuorum;
+        action_ = role_.by_layer ? Action::kProbeShard : Action::kProbeQuorum;
       } else if (result.effect == PutEffect::kStored || KVC_PLANTED("trust_existing_shard")) {
         action_ = Action::kPutReady;
       } else {
@@ -38,6 +38,12 @@ void BlockCommit::on_put(PutResult result) {
     default:
       return fail(Reaction::kCallerBug);
   }
+}
+
+void BlockCommit::on_shard_probed(Reaction reaction) {
+  if (action_ != Action::kProbeShard) return fail(Reaction::kCallerBug);
+  if (reaction != Reaction::kOk && !KVC_PLANTED("ready_without_layers")) return fail(reaction);
+  action_ = Action::kPutReady;
 }
 
 void BlockCommit::on_verified(Reaction reaction, bool intact) {
@@ -94,7 +100,7 @@ std::vector<std::string> quorum_keys(const ObjectKeys& keys, const BlockHash& bl
   std::vector<std::string> wanted;
   wanted.reserve(role.world_size);
   for (std::uint32_t rank = 0; rank < role.world_size; ++rank) {
-    wanted.push_back(role.atomic_publish ? keys.shard(block, rank) : keys.ready(block, rank));
+    wanted.push_back(role.needs_ready() ? keys.ready(block, rank) : keys.shard(block, rank));
   }
   return wanted;
 }

@@ -12,6 +12,7 @@ using Outcome = BlockCommit::Outcome;
 
 constexpr CommitRole kAtomic{.rank = 1, .world_size = 2, .atomic_publish = true};
 constexpr CommitRole kPiecemeal{.rank = 1, .world_size = 2, .atomic_publish = false};
+constexpr CommitRole kLayered{.rank = 1, .world_size = 2, .atomic_publish = true, .by_layer = true};
 constexpr PutResult kStored{Reaction::kOk, PutEffect::kStored};
 constexpr PutResult kExisted{Reaction::kOk, PutEffect::kExisted};
 constexpr PutResult kUntold{Reaction::kOk, PutEffect::kUnknown};
@@ -124,6 +125,31 @@ TEST(BlockCommit, VanishedShardIsPutOnceMore) {
   expect_failed(commit, Reaction::kMiss);
 }
 
+TEST(BlockCommit, LayersAreSeenBeforeTheirReadyMarker) {
+  for (const PutResult put : {kStored, kExisted, kUntold}) {
+    BlockCommit commit(kLayered);
+    commit.on_put(put);
+    ASSERT_EQ(commit.next(), Action::kProbeShard);
+    commit.on_shard_probed(Reaction::kOk);
+    ASSERT_EQ(commit.next(), Action::kPutReady);
+    commit.on_put(kStored);
+    answer_quorum(commit, {Reaction::kOk, Reaction::kOk});
+    EXPECT_EQ(commit.next(), Action::kPutManifest);
+  }
+}
+
+TEST(BlockCommit, LayerThatIsNotThereEndsIt) {
+  for (const Reaction reaction : {Reaction::kMiss, Reaction::kStale, Reaction::kDown}) {
+    BlockCommit commit(kLayered);
+    commit.on_put(kUntold);
+    commit.on_shard_probed(reaction);
+    expect_failed(commit, reaction);
+  }
+  BlockCommit unasked(kAtomic);
+  unasked.on_shard_probed(Reaction::kOk);
+  expect_failed(unasked, Reaction::kCallerBug);
+}
+
 TEST(BlockCommit, FailedPutPublishesNothing) {
   for (const Reaction reaction :
        {Reaction::kBackOff, Reaction::kDown, Reaction::kStale, Reaction::kCallerBug}) {
@@ -209,6 +235,9 @@ TEST(BlockCommit, QuorumIsTheShardsOrTheReadyMarkersOfAllRanks) {
             (std::vector<std::string>{keys.shard(block, 0), keys.shard(block, 1)}));
   EXPECT_EQ(quorum_keys(keys, block, kPiecemeal),
             (std::vector<std::string>{keys.ready(block, 0), keys.ready(block, 1)}));
+  const ObjectKeys by_layer(Fingerprint{}, Granularity::kLayer);
+  EXPECT_EQ(quorum_keys(by_layer, block, kLayered),
+            (std::vector<std::string>{by_layer.ready(block, 0), by_layer.ready(block, 1)}));
 }
 
 }  // namespace

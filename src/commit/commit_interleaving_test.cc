@@ -30,18 +30,23 @@ struct World {
   std::vector<std::uint32_t> writer_ranks;
   std::uint32_t ranks = 2;
   bool atomic_publish = false;
+  bool by_layer = false;
   bool tells_existing = true;
   std::uint8_t faults = 0;
   std::uint8_t evictions = 0;
   /// Rank 0's shard at the start: what a writer left behind that crashed.
   Content leftover = Content::kAbsent;
+
+  bool needs_ready() const { return by_layer || !atomic_publish; }
 };
 
 struct Writer {
   explicit Writer(const World& world, std::uint32_t of_rank)
       : rank(of_rank),
-        commit(
-            {.rank = of_rank, .world_size = world.ranks, .atomic_publish = world.atomic_publish}) {}
+        commit({.rank = of_rank,
+                .world_size = world.ranks,
+                .atomic_publish = world.atomic_publish,
+                .by_layer = world.by_layer}) {}
 
   std::uint32_t rank;
   BlockCommit commit;
@@ -140,6 +145,8 @@ class Explorer {
         return verify(state, i);
       case Action::kRemoveShard:
         return remove(state, i);
+      case Action::kProbeShard:
+        return probe_shard(state, i);
       case Action::kProbeQuorum:
         return probe(state, i);
       case Action::kPutReady:
@@ -182,7 +189,7 @@ class Explorer {
     next.shards[rank] = Content::kComplete;
     next.ever_complete[rank] = true;
     next.writers[i].saw_complete = true;
-    if (world_.atomic_publish) next.last_marker = static_cast<std::uint8_t>(i);
+    if (!world_.needs_ready()) next.last_marker = static_cast<std::uint8_t>(i);
   }
 
   void put_shard(const State& state, std::size_t i) {
@@ -214,7 +221,7 @@ class Explorer {
     }
     State next = step(state, i);
     if (!taken) complete_shard(next, i);
-    if (taken && world_.atomic_publish) next.last_marker = static_cast<std::uint8_t>(i);
+    if (taken && !world_.needs_ready()) next.last_marker = static_cast<std::uint8_t>(i);
     next.writers[i].commit.on_put({Reaction::kOk, taken ? existed() : stored()});
     visit(std::move(next));
   }
@@ -263,6 +270,17 @@ class Explorer {
     visit(std::move(next));
   }
 
+  void probe_shard(const State& state, std::size_t i) {
+    with_fault(state, i,
+               [&](State&, Writer& writer) { writer.commit.on_shard_probed(Reaction::kDown); });
+    State next = step(state, i);
+    Writer& writer = next.writers[i];
+    const bool there = next.shards[writer.rank] == Content::kComplete;
+    writer.saw_complete = writer.saw_complete || there;
+    writer.commit.on_shard_probed(there ? Reaction::kOk : Reaction::kMiss);
+    visit(std::move(next));
+  }
+
   /// One key per step: a batched probe is no snapshot.
   void probe(const State& state, std::size_t i) {
     if (state.writers[i].probed.empty()) {
@@ -272,7 +290,7 @@ class Explorer {
     }
     const std::size_t rank = state.writers[i].probed.size();
     const bool there =
-        world_.atomic_publish ? state.shards[rank] == Content::kComplete : state.ready[rank];
+        world_.needs_ready() ? state.ready[rank] : state.shards[rank] == Content::kComplete;
     const bool last = rank + 1 == world_.ranks;
     State next = last ? step(state, i) : state;
     Writer& writer = next.writers[i];
@@ -330,7 +348,8 @@ class Explorer {
   std::size_t commits_ = 0;
 };
 
-void explore_all(World world) {
+void explore_all(World world, bool by_layer) {
+  world.by_layer = by_layer;
   for (const bool atomic : {true, false}) {
     for (const bool tells : {true, false}) {
       for (const Content leftover : {Content::kAbsent, Content::kPartial, Content::kComplete}) {
@@ -338,8 +357,9 @@ void explore_all(World world) {
         world.atomic_publish = atomic;
         world.tells_existing = tells;
         world.leftover = leftover;
-        SCOPED_TRACE(::testing::Message() << "atomic " << atomic << " tells " << tells
-                                          << " leftover " << static_cast<int>(leftover));
+        SCOPED_TRACE(::testing::Message()
+                     << "by layer " << by_layer << " atomic " << atomic << " tells " << tells
+                     << " leftover " << static_cast<int>(leftover));
         Explorer explorer(world);
         explorer.run();
         EXPECT_GT(explorer.endings(), 0u);
@@ -348,6 +368,11 @@ void explore_all(World world) {
       }
     }
   }
+}
+
+void explore_all(const World& world) {
+  explore_all(world, false);
+  explore_all(world, true);
 }
 
 TEST(CommitInterleaving, LastOfTwoRanksCommits) { explore_all({.writer_ranks = {0, 1}}); }

@@ -10,11 +10,16 @@ bool is_absent(Reaction reaction) {
   return reaction == Reaction::kMiss || reaction == Reaction::kStale;
 }
 
-/// Objects whose presence on one rank makes a block readable there. Without atomic publication the
-/// shard may be half written while its READY marker is gone, and the marker may outlive the shard.
-std::size_t objects_per_rank(const ProbeOptions& options) { return options.atomic_publish ? 1 : 2; }
+/// A block has many more objects where it is stored by layer; so many may be asked for at once.
+constexpr std::size_t kLayerKeysPerCall = 4096;
 
 }  // namespace
+
+/// Objects whose presence on one rank makes a block readable there. Without atomic publication the
+/// shard may be half written while its READY marker is gone, and the marker may outlive the shard.
+std::size_t PrefixProbe::objects_per_rank() const {
+  return std::max<std::size_t>(options_.layers, 1) + (options_.atomic_publish ? 0 : 1);
+}
 
 PrefixProbe::PrefixProbe(const ProbeOptions& options, const ObjectKeys& keys,
                          std::span<const BlockHash> blocks)
@@ -41,12 +46,14 @@ std::vector<std::string> PrefixProbe::next_keys() const {
     }
     return wanted;
   }
-  const std::size_t per_block = options_.world_size * objects_per_rank(options_);
   const std::size_t count = std::min(shard_chunk(), candidates_ - shards_);
-  wanted.reserve(count * per_block);
+  wanted.reserve(count * options_.world_size * objects_per_rank());
   for (const BlockHash& block : blocks_.subspan(shards_, count)) {
     for (std::uint32_t rank = 0; rank < options_.world_size; ++rank) {
-      wanted.push_back(keys_.shard(block, rank));
+      if (options_.layers == 0) wanted.push_back(keys_.shard(block, rank));
+      for (std::uint32_t layer = 0; layer < options_.layers; ++layer) {
+        wanted.push_back(keys_.layer(block, rank, layer));
+      }
       if (!options_.atomic_publish) wanted.push_back(keys_.ready(block, rank));
     }
   }
@@ -54,8 +61,11 @@ std::vector<std::string> PrefixProbe::next_keys() const {
 }
 
 std::size_t PrefixProbe::shard_chunk() const {
-  const std::size_t per_block = options_.world_size * objects_per_rank(options_);
-  return std::max<std::size_t>(options_.max_chunk_blocks / per_block, 1);
+  const std::size_t per_block = options_.world_size * objects_per_rank();
+  const std::size_t keys = options_.layers == 0
+                               ? options_.max_chunk_blocks
+                               : std::max(options_.max_chunk_blocks, kLayerKeysPerCall);
+  return std::max<std::size_t>(keys / per_block, 1);
 }
 
 void PrefixProbe::on_exists(std::span<const Reaction> reactions) {
@@ -92,16 +102,13 @@ void PrefixProbe::begin_shards() {
 }
 
 void PrefixProbe::on_shards(std::span<const Reaction> reactions) {
-  const std::size_t per_rank = objects_per_rank(options_);
-  const std::size_t per_block = options_.world_size * per_rank;
+  const std::size_t per_block = options_.world_size * objects_per_rank();
   const std::size_t asked = std::min(shard_chunk(), candidates_ - shards_);
   if (reactions.size() != asked * per_block) return finish(shards_, End::kStoreError);
   for (std::size_t i = 0; i < reactions.size(); ++i) {
     if (reactions[i] == Reaction::kOk) continue;
     const std::size_t complete = shards_ + i / per_block;
-    if (!is_absent(reactions[i])) return finish(complete, End::kStoreError);
-    lost_rank_ = static_cast<std::uint32_t>(i % per_block / per_rank);
-    return finish(complete, End::kShardLost);
+    return finish(complete, is_absent(reactions[i]) ? End::kShardLost : End::kStoreError);
   }
   shards_ += asked;
   if (shards_ == candidates_) finish(shards_, manifest_end_);

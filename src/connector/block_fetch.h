@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,7 +18,8 @@ namespace kvc {
 class BlockFetch {
  public:
   struct Item {
-    std::size_t wanted = 0;  ///< Whatever the caller counts by.
+    std::size_t wanted = 0;  ///< Whatever the caller counts by, as is `part`.
+    std::uint32_t part = 0;
     std::string key;
     StagingLease page;
     std::size_t object_bytes = 0;

@@ -1,5 +1,5 @@
 // Commits a batch of blocks of one rank: drives their commit machines in step, so that each action
-// is one batched call for all blocks that ask for it.
+// is one batched call for all blocks that ask for it (a put of shards: one for each part).
 #pragma once
 
 #include <cstddef>
@@ -9,21 +9,22 @@
 #include <string>
 #include <vector>
 
-#include "connector/load_pipeline.h"
+#include "connector/pipeline_parts.h"
 #include "connector/staging.h"
 #include "kvc/commit.h"
 #include "kvc/worker.h"
 
 namespace kvc {
 
-/// A snapshot of a page, waiting to be put. The payload stands behind the room for the header.
+/// A snapshot of a page, waiting to be put.
 struct SaveItem {
   BlockHash block;
-  StagingLease page;
+  /// One for each part of the shard, its payload behind the room for the header.
+  std::vector<StagingLease> pages;
 };
 
 struct CommitTotals {
-  std::uint64_t written = 0;         ///< Shards that this rank put.
+  std::uint64_t written = 0;         ///< Shards that this rank put, be it one part of them.
   std::uint64_t already_stored = 0;  ///< Shards that were there before.
   std::uint64_t committed = 0;       ///< Manifests published, or found so.
   std::uint64_t failed = 0;
@@ -49,24 +50,47 @@ class CommitBatch {
   CommitTotals totals() const;
 
  private:
+  enum class PartState {
+    kToPut,
+    kOurs,    // Stored by this rank, whole.
+    kUnsure,  // There; whether it is whole has not been seen.
+    kIntact,  // Read back and verified.
+    kBad,
+  };
   struct Block {
     SaveItem item;
     BlockCommit commit;
+    std::vector<PartState> parts;
     bool put = false;  // The shard is there, by this rank's put or before it.
   };
   using Indices = std::vector<std::size_t>;
+  struct PartOf {
+    std::size_t block = 0;  // Its index.
+    std::uint32_t part = 0;
+  };
+  using Parts = std::vector<PartOf>;
 
   void seal();
   void remove_broken();
   Indices next_blocks(BlockCommit::Action* action) const;
   void perform(BlockCommit::Action action, const Indices& blocks);
+  Parts parts_in(PartState state, const Indices& blocks) const;
+  std::string key_of(const PartOf& at) const;
+  PartState& state_of(const PartOf& at) { return blocks_[at.block].parts[at.part]; }
+
   void put_shards(const Indices& blocks);
+  void put_part(std::uint32_t part, const Indices& blocks, std::vector<PutResult>* outcomes);
   void verify_shards(const Indices& blocks);
-  void verify_some(std::span<const std::size_t> blocks, std::vector<StagingLease> pages);
+  /// Of each part the reaction of the store; the states tell what was found.
+  void verify_some(std::span<const PartOf> parts, std::vector<StagingLease> pages,
+                   std::span<Reaction> reactions);
+  void answer_verified(const Indices& blocks, const Parts& parts,
+                       std::span<const Reaction> reactions);
   void remove_shards(const Indices& blocks);
+  void probe_shards(const Indices& blocks);
   void put_markers(BlockCommit::Action action, const Indices& blocks);
   void probe_quorum(const Indices& blocks);
-  std::vector<Reaction> remove(const Indices& blocks);
+  std::vector<Reaction> remove(const Parts& parts);
   void note(const Block& block);
 
   const PipelineParts& parts_;

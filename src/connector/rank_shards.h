@@ -1,6 +1,10 @@
-// What one rank stores of a block: the key, and what its header must say.
+// What one rank stores of a block: the keys, and what their headers must say.
+//
+// A shard is one object, or one for each layer of the page. Its objects are counted as *parts*: a
+// shard that is stored whole has one part, which is the page.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -17,19 +21,42 @@ struct RankShards {
   CommitRole role;
   std::uint32_t tokens_per_block = 0;
   std::size_t page_bytes = 0;
+  std::uint32_t layers = 0;  ///< 0: shards are stored whole.
 
-  std::string key(const BlockHash& block) const { return keys.shard(block, role.rank); }
-  std::size_t object_bytes() const { return kBlockHeaderBytes + page_bytes; }
+  std::uint32_t parts() const { return std::max(layers, 1u); }
+  std::size_t part_bytes() const { return page_bytes / parts(); }
+  /// Of one part with its header.
+  std::size_t object_bytes() const { return kBlockHeaderBytes + part_bytes(); }
 
+  std::string key(const BlockHash& block, std::uint32_t part) const {
+    return layers == 0 ? keys.shard(block, role.rank) : keys.layer(block, role.rank, part);
+  }
+
+  BlockDescription describe_part(const BlockHash& block, std::uint32_t part) const {
+    BlockDescription description =
+        describe(layers == 0 ? ObjectKind::kShard : ObjectKind::kLayer, block);
+    description.layer = part;
+    description.payload_bytes = part_bytes();
+    return description;
+  }
+  /// Of a READY marker or a manifest.
+  BlockDescription describe_marker(ObjectKind kind, const BlockHash& block) const {
+    BlockDescription description = describe(kind, block);
+    // A manifest speaks for all ranks, so that its bytes are the same whoever writes it.
+    if (kind == ObjectKind::kManifest) description.rank = 0;
+    return description;
+  }
+
+ private:
   BlockDescription describe(ObjectKind kind, const BlockHash& block) const {
     return {.kind = kind,
             .layout = keys.keyspace(),
             .block = block,
-            // A manifest speaks for all ranks, so that its bytes are the same whoever writes it.
-            .rank = kind == ObjectKind::kManifest ? 0 : role.rank,
+            .rank = role.rank,
             .world_size = role.world_size,
             .token_count = tokens_per_block,
-            .payload_bytes = kind == ObjectKind::kShard ? page_bytes : 0};
+            .layer = 0,
+            .payload_bytes = 0};
   }
 };
 

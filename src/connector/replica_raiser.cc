@@ -23,13 +23,14 @@ void ReplicaRaiser::raise(std::span<const HotBlock> blocks) {
   if (blocks.empty()) return;
   const bool busy = is_busy_();
   const Instant now = parts_.worker.clock->now();
+  const std::uint64_t block_bytes = parts_.shards.object_bytes() * parts_.shards.parts();
   std::uint64_t dropped = 0;
   {
     const MutexLock lock(mutex_);
     const bool refuses = busy || closed_ || now < paused_until_;
     for (const HotBlock& hot : blocks) {
       if (is_queued(hot.block)) continue;
-      const std::uint64_t bytes = parts_.shards.object_bytes() * (hot.replicas - 1);
+      const std::uint64_t bytes = block_bytes * (hot.replicas - 1);
       if (refuses || queue_.size() >= options_.queue_blocks || !take_allowance(bytes, now)) {
         ++dropped;
       } else {
@@ -125,8 +126,11 @@ std::vector<HotBlock> ReplicaRaiser::take_batch() {
 /// What this rank answers for. All of it must have the copies, or losing one loses the block.
 std::vector<std::string> ReplicaRaiser::keys_of(const BlockHash& block) const {
   const RankShards& shards = parts_.shards;
-  std::vector<std::string> keys = {shards.key(block)};
-  if (!shards.role.atomic_publish) keys.push_back(shards.keys.ready(block, shards.role.rank));
+  std::vector<std::string> keys;
+  for (std::uint32_t part = 0; part < shards.parts(); ++part) {
+    keys.push_back(shards.key(block, part));
+  }
+  if (shards.role.needs_ready()) keys.push_back(shards.keys.ready(block, shards.role.rank));
   if (shards.role.rank == 0) keys.push_back(shards.keys.manifest(block));
   return keys;
 }

@@ -27,63 +27,99 @@ SavePipeline::SavePipeline(PipelineParts parts, CommitBatch::Pools pools, std::s
       batch_budget_(batch_budget) {}
 
 void SavePipeline::save(std::span<const PageTask> tasks, StreamHandle stream) {
+  if (const std::unique_ptr<Snapshots> taken = std::move(snapshots_); taken != nullptr) {
+    return finish(std::move(*taken), stream);
+  }
   // Piece by piece, so that the first pages are on their way while the others are being copied.
-  const std::size_t piece = std::max<std::size_t>(kPieceBytes / parts_.shards.object_bytes(), 1);
+  const std::size_t block_bytes = parts_.shards.object_bytes() * parts_.shards.parts();
+  const std::size_t piece = std::max<std::size_t>(kPieceBytes / block_bytes, 1);
   while (!tasks.empty()) {
     const std::span<const PageTask> now = tasks.first(std::min(piece, tasks.size()));
     tasks = tasks.subspan(now.size());
-    std::uint64_t dropped = 0;
-    std::vector<SaveItem> items;
-    if (refuses_now()) {
-      dropped = now.size();
-    } else {
-      items = take_snapshots(now, stream, &dropped);
-    }
-    if (dropped > 0) {
-      parts_.counters->update([dropped](WorkerStats& stats) { stats.saves_dropped += dropped; });
-    }
-    if (items.empty()) continue;
-    enqueue(std::move(items));
-    start_tasks();
+    finish(make_room(now), stream);
   }
 }
 
-std::vector<SaveItem> SavePipeline::take_snapshots(std::span<const PageTask> tasks,
-                                                   StreamHandle stream, std::uint64_t* dropped) {
-  std::vector<SaveItem> items;
+void SavePipeline::snapshot(std::span<const PageTask> tasks, std::uint32_t part,
+                            StreamHandle stream) {
+  if (snapshots_ == nullptr) snapshots_ = std::make_unique<Snapshots>(make_room(tasks));
+  copy_part(*snapshots_, part, stream);
+}
+
+void SavePipeline::distrust_snapshots() {
+  if (snapshots_ != nullptr) snapshots_->copied.assign(snapshots_->copied.size(), false);
+}
+
+void SavePipeline::finish(Snapshots taken, StreamHandle stream) {
+  for (std::uint32_t part = 0; part < parts_.shards.parts(); ++part) {
+    if (!taken.copied[part]) copy_part(taken, part, stream);
+  }
+  parts_.counters->update([&taken](WorkerStats& stats) {
+    stats.blocks_already_stored += taken.already_stored;
+    stats.saves_dropped += taken.dropped;
+    stats.saves_failed += taken.failed;
+  });
+  if (taken.items.empty()) return;
+  enqueue(std::move(taken.items));
+  start_tasks();
+}
+
+SavePipeline::Snapshots SavePipeline::make_room(std::span<const PageTask> tasks) {
+  Snapshots room;
+  room.copied.assign(parts_.shards.parts(), false);
+  if (refuses_now()) {
+    room.dropped = tasks.size();
+    return room;
+  }
   std::unordered_set<BlockHash, BlockHashHasher> in_this_step;
-  std::uint64_t already_stored = 0;
-  std::uint64_t failed = 0;
   for (const PageTask& task : tasks) {
     if (!in_this_step.insert(task.block).second || is_queued(task.block)) continue;
     if (parts_.recent->contains(task.block)) {
-      ++already_stored;
+      ++room.already_stored;
       continue;
     }
+    std::vector<StagingLease> pages = borrow_pages();
+    if (pages.empty()) {
+      ++room.dropped;
+      continue;
+    }
+    room.items.push_back({task.block, std::move(pages)});
+    room.slots.push_back(task.slot);
+  }
+  return room;
+}
+
+/// For all parts of a block, or none.
+std::vector<StagingLease> SavePipeline::borrow_pages() {
+  std::vector<StagingLease> pages;
+  const std::uint32_t parts = parts_.shards.parts();
+  pages.reserve(parts);
+  while (pages.size() < parts) {
     StagingLease page = parts_.pages->borrow(StagingPool::Use::kSave);
-    if (page == nullptr) {
-      ++*dropped;
-      continue;
-    }
+    if (page == nullptr) return {};
+    pages.push_back(std::move(page));
+  }
+  return pages;
+}
+
+void SavePipeline::copy_part(Snapshots& into, std::uint32_t part, StreamHandle stream) {
+  const std::size_t bytes = parts_.shards.part_bytes();
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < into.items.size(); ++i) {
+    const std::span<std::byte> staging = into.items[i].pages[part]->bytes();
     const Status copied = parts_.worker.copier->copy_out(
-        parts_.group, task.slot, page->bytes().subspan(kBlockHeaderBytes, parts_.shards.page_bytes),
-        stream);
-    if (copied.ok()) {
-      items.push_back({task.block, std::move(page)});
-    } else {
-      ++failed;
-    }
+        parts_.groups[part], into.slots[i], staging.subspan(kBlockHeaderBytes, bytes), stream);
+    if (!copied.ok()) continue;
+    if (kept != i) into.items[kept] = std::move(into.items[i]);
+    into.slots[kept] = into.slots[i];
+    ++kept;
   }
   // After this no page is read any more, and the staging holds the snapshot.
-  if (!items.empty() && !parts_.worker.copier->flush(stream).ok()) {
-    failed += items.size();
-    items.clear();
-  }
-  parts_.counters->update([already_stored, failed](WorkerStats& stats) {
-    stats.blocks_already_stored += already_stored;
-    stats.saves_failed += failed;
-  });
-  return items;
+  if (kept > 0 && !parts_.worker.copier->flush(stream).ok()) kept = 0;
+  into.failed += into.items.size() - kept;
+  into.items.resize(kept);
+  into.slots.resize(kept);
+  into.copied[part] = true;
 }
 
 void SavePipeline::enqueue(std::vector<SaveItem> items) {

@@ -1,6 +1,7 @@
 // Saves of all steps: a bounded queue of snapshots, put and committed by background tasks.
 //
 //   save() copies pages into staging, on the engine's thread; the store is not touched
+//   snapshot() does so for one layer, while the pass goes on, and save() then takes what there is
 //   a task takes a batch from the queue, commits it, and goes to the end of the executor's queue
 //   as long as there is more
 //
@@ -19,20 +20,29 @@
 
 #include "base/mutex.h"
 #include "connector/commit_batch.h"
-#include "connector/load_pipeline.h"
 #include "kvc/clock.h"
 #include "kvc/worker.h"
 
 namespace kvc {
 
-/// save() comes from one thread at a time; everything else from any.
+/// snapshot(), forget_snapshots() and save() come from one thread at a time; everything else from
+/// any.
 class SavePipeline : public std::enable_shared_from_this<SavePipeline> {
  public:
   SavePipeline(PipelineParts parts, CommitBatch::Pools pools, std::size_t batch_blocks,
                Duration batch_budget);
 
-  /// Takes a snapshot of each task's page. Whatever happens, the pages are not read afterwards. May
-  /// throw std::bad_alloc: what had not been queued is lost.
+  /// Copies one part of the pages of `tasks`, the same for every part of a pass. Nothing is stored
+  /// before save() takes the snapshots of the pass. May throw std::bad_alloc.
+  void snapshot(std::span<const PageTask> tasks, std::uint32_t part, StreamHandle stream);
+  /// The pass did not come to its end.
+  void forget_snapshots() { snapshots_.reset(); }
+  /// What was copied may not be what the pass has computed: save() copies it again.
+  void distrust_snapshots();
+
+  /// Queues the pages of `tasks` after copying what snapshot() has not copied of them; `tasks` are
+  /// those of snapshot(), if that was called in this pass. Whatever happens, the pages are not read
+  /// afterwards. May throw std::bad_alloc: what had not been queued is lost.
   void save(std::span<const PageTask> tasks, StreamHandle stream);
 
   /// Waits until every save taken so far ended. False if the deadline came first.
@@ -55,8 +65,23 @@ class SavePipeline : public std::enable_shared_from_this<SavePipeline> {
     std::uint64_t ticket = 0;
   };
 
-  std::vector<SaveItem> take_snapshots(std::span<const PageTask> tasks, StreamHandle stream,
-                                       std::uint64_t* dropped);
+  /// A pass of which parts are being copied.
+  struct Snapshots {
+    std::vector<SaveItem> items;
+    std::vector<SlotIndex> slots;  // By item.
+    std::vector<bool> copied;      // By part.
+    std::uint64_t already_stored = 0;
+    std::uint64_t dropped = 0;
+    std::uint64_t failed = 0;
+  };
+
+  /// The blocks that are to be saved and have room, without their bytes.
+  Snapshots make_room(std::span<const PageTask> tasks);
+  /// Blocks that cannot be copied are taken out.
+  void copy_part(Snapshots& into, std::uint32_t part, StreamHandle stream);
+  std::vector<StagingLease> borrow_pages();
+  /// Copies what is missing, and queues all.
+  void finish(Snapshots taken, StreamHandle stream);
   void enqueue(std::vector<SaveItem> items);
   bool is_queued(const BlockHash& block) const KVC_EXCLUDES(mutex_);
   bool refuses_now() const KVC_EXCLUDES(mutex_);
@@ -81,12 +106,14 @@ class SavePipeline : public std::enable_shared_from_this<SavePipeline> {
   const CommitBatch::Pools pools_;
   const std::size_t batch_blocks_;
   const Duration batch_budget_;
+  std::unique_ptr<Snapshots> snapshots_;  // The engine's thread only.
 
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<Queued> queue_ KVC_GUARDED_BY(mutex_);
   std::unordered_set<BlockHash, BlockHashHasher> blocks_ KVC_GUARDED_BY(mutex_);  // Not ended.
-  std::set<std::uint64_t> tickets_ KVC_GUARDED_BY(mutex_);                        // Not ended.
+  // Of saves that have not ended, by ticket.
+  std::set<std::uint64_t> tickets_ KVC_GUARDED_BY(mutex_);
   std::uint64_t last_ticket_ KVC_GUARDED_BY(mutex_) = 0;
   std::size_t scheduled_ KVC_GUARDED_BY(mutex_) = 0;  // Tasks in the executor, running or not.
   std::size_t running_ KVC_GUARDED_BY(mutex_) = 0;    // Of those, inside a batch.

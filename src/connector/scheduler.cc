@@ -50,15 +50,14 @@ struct Scheduler::Impl {
       : options(std::move(with)),
         hashing{options.tokens_per_block, options.deployment_secret},
         keyspace(of_keyspace),
-        keys(of_keyspace),
+        keys(of_keyspace, options.layers == 0 ? Granularity::kBlock : Granularity::kLayer),
         store(std::move(on)),
         clock(std::move(time)),
         logger(std::move(log)),
         tracker(options.max_tracked_requests),
         replication(options.replication, store->capabilities().max_replicas) {}
 
-  Result<Offer> query(RequestId id, const RequestContent& content, std::size_t computed_tokens,
-                      bool lookup);
+  Result<Offer> query(RequestId id, const RequestContent& content, std::size_t computed_tokens);
   Promise look_up(const BlockChain& chain, const TrackedRequest::Identity& identity);
   /// The promise of an earlier, still unused query that asked the same a short while ago.
   Promise earlier_promise(RequestId id, const BlockChain& chain,
@@ -75,7 +74,7 @@ struct Scheduler::Impl {
       KVC_EXCLUDES(mutex);
 
   bool allocated(RequestId id, std::span<const SlotIndex> slots) KVC_EXCLUDES(mutex);
-  void plan_loads(StepPlan* plan) KVC_REQUIRES(mutex);
+  void plan_loads(std::span<const StepRequest> batch, StepPlan* plan) KVC_REQUIRES(mutex);
   void plan_saves(std::span<const StepRequest> batch, StepPlan* plan) KVC_REQUIRES(mutex);
   void plan_copies(StepPlan* plan) KVC_REQUIRES(mutex);
 
@@ -102,7 +101,7 @@ struct Scheduler::Impl {
 };
 
 Result<Offer> Scheduler::Impl::query(RequestId id, const RequestContent& content,
-                                     std::size_t computed_tokens, bool lookup) {
+                                     std::size_t computed_tokens) {
   {
     const MutexLock lock(mutex);
     ++stats.queries;
@@ -121,11 +120,8 @@ Result<Offer> Scheduler::Impl::query(RequestId id, const RequestContent& content
   }
   TrackedRequest::Identity identity{content.scope, content.media, content.prompt_tokens,
                                     computed_tokens};
-  Promise promise;
-  if (lookup) {
-    promise = earlier_promise(id, *chain, identity);
-    if (promise.blocks.empty()) promise = look_up(*chain, identity);
-  }
+  Promise promise = earlier_promise(id, *chain, identity);
+  if (promise.blocks.empty()) promise = look_up(*chain, identity);
   TrackedRequest request(hashing, std::move(chain).value(), std::move(identity));
   request.set_promise(promise);
   const std::size_t blocks = promise.blocks.size();
@@ -153,7 +149,8 @@ Promise Scheduler::Impl::look_up(const BlockChain& chain,
   const Instant asked_at = clock->now();
   const Deadline deadline = lookup_deadline(asked_at);
   const ProbeOptions probing{.world_size = options.world_size,
-                             .atomic_publish = store->capabilities().atomic_publish};
+                             .atomic_publish = store->capabilities().atomic_publish,
+                             .layers = options.layers};
   const PrefixLookup found = look_up_prefix(*store, *clock, probing, keys,
                                             chain.blocks().subspan(first, wanted), deadline);
   const Instant answered_at = clock->now();
@@ -273,9 +270,16 @@ bool Scheduler::Impl::allocated(RequestId id, std::span<const SlotIndex> slots) 
   return true;
 }
 
-void Scheduler::Impl::plan_loads(StepPlan* plan) {
+void Scheduler::Impl::plan_loads(std::span<const StepRequest> batch, StepPlan* plan) {
+  plan->loads_in_batch = true;
   for (const RequestId id : owing_loads) {
-    if (TrackedRequest* request = tracker.find(id)) request->take_loads(id, &plan->loads);
+    TrackedRequest* request = tracker.find(id);
+    if (request == nullptr) continue;
+    const bool in_batch = std::ranges::any_of(batch, [id](const StepRequest& step) {
+      return step.id == id && step.is_new && step.scheduled_tokens > 0;
+    });
+    plan->loads_in_batch = plan->loads_in_batch && in_batch;
+    request->take_loads(id, &plan->loads);
   }
   owing_loads.clear();
 }
@@ -309,9 +313,9 @@ Result<std::unique_ptr<Scheduler>> Scheduler::create(SchedulerOptions options,
 }
 
 Result<Offer> Scheduler::query(RequestId id, const RequestContent& content,
-                               std::size_t computed_tokens, bool lookup) {
+                               std::size_t computed_tokens) {
   try {
-    return impl_->query(id, content, computed_tokens, lookup);
+    return impl_->query(id, content, computed_tokens);
   } catch (const std::exception& error) {
     log_quietly(*impl_->logger, LogLevel::kError, error.what());
   }
@@ -333,14 +337,17 @@ StepPlan Scheduler::plan_step(std::span<const StepRequest> batch) {
   StepPlan plan;
   plan.keyspace = impl_->keyspace;
   const MutexLock lock(impl_->mutex);
-  plan.step = ++impl_->plans;
+  ++impl_->plans;
   impl_->begin_step();
   try {
-    impl_->plan_loads(&plan);
+    impl_->plan_loads(batch, &plan);
     impl_->plan_saves(batch, &plan);
     impl_->plan_copies(&plan);
   } catch (const std::exception& error) {
     log_quietly(*impl_->logger, LogLevel::kError, error.what());
+    // What is owed still must not come later, when the pages are others'.
+    plan.loads_lost = !impl_->owing_loads.empty();
+    impl_->owing_loads.clear();
     // Tokens of this batch may be missing now, and with them the names of later blocks.
     plan.saves.clear();
     for (const StepRequest& step : batch) {

@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "connector/passing_store.h"
 #include "kvc/object_key.h"
 #include "kvc/scheduler.h"
 #include "store/memory/memory_store.h"
 #include "testing/collecting_logger.h"
 #include "testing/gated_store.h"
+#include "testing/passing_store.h"
 #include "testing/sim_clock.h"
 
 namespace kvc {
@@ -44,10 +44,10 @@ inline std::vector<BlockHash> names_of(std::span<const Token> tokens, RequestSco
 }
 
 /// A store which says that an existence probe leases what it finds.
-class LeasingStore final : public PassingStore {
+class LeasingStore final : public testlib::PassingStore {
  public:
   LeasingStore(std::shared_ptr<Store> inner, Duration lease)
-      : PassingStore(std::move(inner)), lease_(lease) {}
+      : testlib::PassingStore(std::move(inner)), lease_(lease) {}
 
   StoreCapabilities capabilities() const override {
     StoreCapabilities all = inner_->capabilities();
@@ -97,14 +97,13 @@ class SchedulerFixture {
     publish(std::span(names).subspan(first, end - first));
   }
 
-  Offer query(RequestId id, std::span<const Token> tokens, std::size_t computed = 0,
-              bool lookup = true) {
-    return query_prompt(id, tokens, tokens.size(), computed, lookup);
+  Offer query(RequestId id, std::span<const Token> tokens, std::size_t computed = 0) {
+    return query_prompt(id, tokens, tokens.size(), computed);
   }
   Offer query_prompt(RequestId id, std::span<const Token> tokens, std::size_t prompt,
-                     std::size_t computed = 0, bool lookup = true) {
+                     std::size_t computed = 0) {
     const RequestContent content{tokens, prompt, {}, {}};
-    Result<Offer> offer = scheduler->query(id, content, computed, lookup);
+    Result<Offer> offer = scheduler->query(id, content, computed);
     EXPECT_TRUE(offer.ok()) << offer.status().to_string();
     return *offer;
   }

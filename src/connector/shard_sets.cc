@@ -45,19 +45,24 @@ std::size_t RecentShards::size() const {
   return sightings_.size();
 }
 
-void BrokenShards::add(const BlockHash& block) {
+void BrokenObjects::add(const std::string& key) {
   const MutexLock lock(mutex_);
-  if (blocks_.size() < kLimit) blocks_.insert(block);
+  if (keys_.size() < kLimit) keys_.insert(key);
 }
 
-bool BrokenShards::contains(const BlockHash& block) const {
+bool BrokenObjects::contains(const std::string& key) const {
   const MutexLock lock(mutex_);
-  return blocks_.contains(block);
+  return keys_.contains(key);
 }
 
-void BrokenShards::remove(const BlockHash& block) {
+bool BrokenObjects::empty() const {
   const MutexLock lock(mutex_);
-  blocks_.erase(block);
+  return keys_.empty();
+}
+
+void BrokenObjects::remove(const std::string& key) {
+  const MutexLock lock(mutex_);
+  keys_.erase(key);
 }
 
 }  // namespace kvc

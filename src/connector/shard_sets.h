@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <list>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -50,20 +51,21 @@ class RecentShards {
       KVC_GUARDED_BY(mutex_);
 };
 
-/// Shards of this rank that were found broken and could not be removed at once: the next save
+/// Objects of this rank that were found broken and could not be removed at once: the next save
 /// removes them before it puts its own. Safe to use from any thread.
-class BrokenShards {
+class BrokenObjects {
  public:
   static constexpr std::size_t kLimit = 4096;
 
-  /// Beyond the limit the block is not remembered: it will be found broken again.
-  void add(const BlockHash& block);
-  bool contains(const BlockHash& block) const;
-  void remove(const BlockHash& block);
+  /// Beyond the limit the key is not remembered: it will be found broken again.
+  void add(const std::string& key);
+  bool contains(const std::string& key) const;
+  bool empty() const;
+  void remove(const std::string& key);
 
  private:
   mutable Mutex mutex_;
-  std::unordered_set<BlockHash, BlockHashHasher> blocks_ KVC_GUARDED_BY(mutex_);
+  std::unordered_set<std::string> keys_ KVC_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvc

@@ -55,16 +55,18 @@ TEST(RecentShards, ForgetsOneOrAll) {
   EXPECT_EQ(recent.size(), 0u);
 }
 
-TEST(BrokenShards, AreBounded) {
-  BrokenShards broken;
-  for (std::uint64_t number = 0; number <= BrokenShards::kLimit; ++number) {
-    broken.add(make_hash(number));
+TEST(BrokenObjects, AreBounded) {
+  BrokenObjects broken;
+  EXPECT_TRUE(broken.empty());
+  const std::string one_more = std::to_string(BrokenObjects::kLimit);
+  for (std::uint64_t number = 0; number <= BrokenObjects::kLimit; ++number) {
+    broken.add(std::to_string(number));
   }
-  EXPECT_TRUE(broken.contains(make_hash(0)));
-  EXPECT_FALSE(broken.contains(make_hash(BrokenShards::kLimit)));
-  broken.remove(make_hash(0));
-  broken.add(make_hash(BrokenShards::kLimit));
-  EXPECT_TRUE(broken.contains(make_hash(BrokenShards::kLimit)));
+  EXPECT_TRUE(broken.contains("0"));
+  EXPECT_FALSE(broken.contains(one_more));
+  broken.remove("0");
+  broken.add(one_more);
+  EXPECT_TRUE(broken.contains(one_more));
 }
 
 }  // namespace

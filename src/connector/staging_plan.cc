@@ -10,8 +10,6 @@ namespace kvc {
 namespace {
 
 constexpr std::size_t kSystemPage = 4096;
-/// One page for a load while another is being saved.
-constexpr std::size_t kPagesMin = 2;
 /// Of all pages, at least one in so many is never lent to saves.
 constexpr std::size_t kLoadShare = 4;
 /// With plenty of pages, shards are read back in batches.
@@ -21,7 +19,7 @@ constexpr std::size_t kChecksOfPlenty = 8;
 }  // namespace
 
 Result<StagingPlan> plan_staging(const WorkerOptions& options, std::size_t page_payload_bytes,
-                                 bool atomic_publish) {
+                                 bool atomic_publish, std::uint32_t parts) {
   if (page_payload_bytes > std::numeric_limits<std::size_t>::max() / 64) {
     return invalid("a page of " + std::to_string(page_payload_bytes) + " bytes is out of range");
   }
@@ -31,15 +29,17 @@ Result<StagingPlan> plan_staging(const WorkerOptions& options, std::size_t page_
                    " bytes, raise it to at least that, or set 0 to save nothing");
   }
   StagingPlan plan;
-  plan.page_bytes =
-      (kBlockHeaderBytes + page_payload_bytes + kSystemPage - 1) / kSystemPage * kSystemPage;
+  const std::size_t part_bytes = page_payload_bytes / parts;
+  plan.page_bytes = (kBlockHeaderBytes + part_bytes + kSystemPage - 1) / kSystemPage * kSystemPage;
   plan.marker_bytes = kBlockHeaderBytes;
   // Twice what the tasks use at a time, so that a call that was given up does not stop the rest.
   plan.markers = 2 * kSaveTasks * std::min<std::size_t>(options.batch_blocks, 4096);
   const std::size_t marker_area =
       (plan.markers * plan.marker_bytes + kSystemPage - 1) / kSystemPage * kSystemPage;
   plan.check_pages = atomic_publish ? 0 : kSaveTasks;
-  const std::size_t needed = marker_area + (kPagesMin + plan.check_pages) * plan.page_bytes;
+  // One for a load while a whole block is being saved.
+  const std::size_t pages_min = std::size_t{parts} + 1;
+  const std::size_t needed = marker_area + (pages_min + plan.check_pages) * plan.page_bytes;
   if (options.staging_bytes < needed) {
     return invalid("staging_bytes is " + std::to_string(options.staging_bytes) +
                    ": a page of this cache has " + std::to_string(page_payload_bytes) +
@@ -48,9 +48,14 @@ Result<StagingPlan> plan_staging(const WorkerOptions& options, std::size_t page_
   const std::size_t all = (options.staging_bytes - marker_area) / plan.page_bytes;
   if (!atomic_publish && all >= kPlenty) plan.check_pages = kChecksOfPlenty;
   plan.pages = all - plan.check_pages;
-  const std::size_t kept_for_loads = std::max<std::size_t>(plan.pages / kLoadShare, 1);
+  if (plan.pages < pages_min) {  // The share of the checks was one too many.
+    plan.check_pages -= pages_min - plan.pages;
+    plan.pages = pages_min;
+  }
+  const std::size_t kept_for_loads =
+      std::clamp<std::size_t>(plan.pages / kLoadShare, 1, plan.pages - parts);
   plan.save_pages =
-      std::min(options.save_queue_bytes / page_payload_bytes, plan.pages - kept_for_loads);
+      std::min(options.save_queue_bytes / page_payload_bytes * parts, plan.pages - kept_for_loads);
   return plan;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "kvc/result.h"
 #include "kvc/worker.h"
@@ -9,7 +10,7 @@
 namespace kvc {
 
 struct StagingPlan {
-  std::size_t page_bytes = 0;  ///< A block with its header, rounded up to whole system pages.
+  std::size_t page_bytes = 0;  ///< An object with its header, rounded up to whole system pages.
   std::size_t pages = 0;       ///< For payload, shared by loads and saves.
   std::size_t save_pages = 0;  ///< Of those, lent to saves at most.
   std::size_t check_pages =
@@ -25,9 +26,10 @@ struct StagingPlan {
 /// Background tasks that save at the same time.
 inline constexpr std::size_t kSaveTasks = 2;
 
-/// kInvalid, naming the setting and what would do, if a page does not fit.
+/// A staging page takes one of the `parts` objects that a page of the cache is stored as. kInvalid,
+/// naming the setting and what would do, if a page of the cache does not fit.
 Result<StagingPlan> plan_staging(const WorkerOptions& options, std::size_t page_payload_bytes,
-                                 bool atomic_publish);
+                                 bool atomic_publish, std::uint32_t parts = 1);
 
 /// Blocks of one store call.
 std::size_t blocks_per_batch(const WorkerOptions& options, std::size_t object_bytes);

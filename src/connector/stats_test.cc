@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "connector/passing_store.h"
 #include "connector/scheduler_fixture.h"
 #include "connector/worker_counters.h"
 #include "kvc/scheduler.h"
 #include "kvc/worker.h"
+#include "testing/passing_store.h"
 
 namespace kvc {
 namespace {

@@ -1,4 +1,5 @@
-// magic and version (4) | keyspace (16) | step | loads | saves | hot | XXH3-64 of all before (8)
+// magic and version (4) | keyspace (16) | flags (1) | loads | saves | hot | XXH3-64 of all before
+// (8)
 //
 // Numbers are little-endian base-128 varints in their shortest form. A list is its length and the
 // tasks; a task is request and slot as signed differences to the task before, and the block's hash.
@@ -20,6 +21,8 @@ constexpr std::size_t kChecksumBytes = 8;
 constexpr std::size_t kTaskBytesMin = 1 + 1 + sizeof(BlockHash);
 constexpr std::size_t kHotBytesMin = 1 + sizeof(BlockHash);
 constexpr unsigned kVarintBytesMax = 10;
+constexpr std::uint8_t kLoadsInBatch = 1;
+constexpr std::uint8_t kLoadsLost = 2;
 
 std::uint64_t checksum_of(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
@@ -134,7 +137,8 @@ std::string encode_step_plan(const StepPlan& plan) {
   ByteWriter out(&bytes);
   out.u32(kMagicAndVersion);
   out.raw(plan.keyspace);
-  write_varint(out, plan.step);
+  out.u8(static_cast<std::uint8_t>((plan.loads_in_batch ? kLoadsInBatch : 0) |
+                                   (plan.loads_lost ? kLoadsLost : 0)));
   write_tasks(out, plan.loads);
   write_tasks(out, plan.saves);
   write_hot(out, plan.hot);
@@ -158,10 +162,13 @@ Result<StepPlan> decode_step_plan(std::span<const std::byte> bytes) {
   const std::span<const std::byte> keyspace = in.raw(plan.keyspace.size());
   if (!in.ok()) return malformed(bytes.size());
   std::copy(keyspace.begin(), keyspace.end(), plan.keyspace.begin());
-  if (!read_varint(in, &plan.step) || !read_tasks(in, &plan.loads) ||
+  const std::uint8_t flags = in.u8();
+  if ((flags & ~(kLoadsInBatch | kLoadsLost)) != 0 || !read_tasks(in, &plan.loads) ||
       !read_tasks(in, &plan.saves) || !read_hot(in, &plan.hot) || !in.done()) {
     return malformed(bytes.size());
   }
+  plan.loads_in_batch = (flags & kLoadsInBatch) != 0;
+  plan.loads_lost = (flags & kLoadsLost) != 0;
   return plan;
 }
 

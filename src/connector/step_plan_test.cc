@@ -30,7 +30,8 @@ PageTask random_task(Random& random) {
 StepPlan random_plan(Random& random, std::size_t tasks_max) {
   StepPlan plan;
   random.fill(plan.keyspace);
-  plan.step = random.next() >> random.below(64);
+  plan.loads_in_batch = random.chance(500'000);
+  plan.loads_lost = random.chance(500'000);
   plan.loads.resize(random.below(tasks_max + 1));
   plan.saves.resize(random.below(tasks_max + 1));
   for (PageTask& task : plan.loads) task = random_task(random);
@@ -66,7 +67,6 @@ TEST(StepPlan, RoundTrips) {
 
 TEST(StepPlan, KeepsExtremes) {
   StepPlan plan;
-  plan.step = std::numeric_limits<std::uint64_t>::max();
   for (const SlotIndex slot : {std::numeric_limits<SlotIndex>::max(),
                                std::numeric_limits<SlotIndex>::min(), SlotIndex{-1}}) {
     for (const RequestId request : {std::numeric_limits<RequestId>::max(), RequestId{0}}) {
@@ -109,7 +109,7 @@ TEST(StepPlan, RefusesEveryFlippedBit) {
 
 TEST(StepPlan, RefusesAnotherVersionByName) {
   std::string encoded = encode_step_plan(StepPlan{});
-  encoded[3] = 1;
+  encoded[3] = 9;
   const Result<StepPlan> decoded = decode_step_plan(as_bytes(sealed(body_of(encoded))));
   ASSERT_FALSE(decoded.ok());
   EXPECT_NE(decoded.status().message().find("version"), std::string::npos);

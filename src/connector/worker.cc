@@ -10,6 +10,7 @@
 
 #include "base/mutex.h"
 #include "base/planted.h"
+#include "connector/layer_hooks.h"
 #include "connector/load_pipeline.h"
 #include "connector/quiet_log.h"
 #include "connector/replica_raiser.h"
@@ -47,12 +48,27 @@ struct Worker::Impl {
     Fingerprint keyspace{};
     RankShards shards;
     std::size_t slots = 0;
+    std::vector<std::uint32_t> layers;  // Global indices, ascending; none where blocks are whole.
     std::shared_ptr<StagingArea> area;
     std::vector<std::shared_ptr<StagingPool>> pools;
     std::unique_ptr<LoadPipeline> loads;
     std::shared_ptr<SavePipeline> saves;
+    std::unique_ptr<LayerHooks> hooks;  // The engine's thread only.
     std::shared_ptr<HotBlocks> hot;
     std::shared_ptr<ReplicaRaiser> raiser;
+
+    bool by_layer() const { return !layers.empty(); }
+    /// The place of a layer in the page; layers.size() if the page does not have it.
+    std::size_t place_of(std::uint32_t layer) const {
+      const auto at = std::ranges::lower_bound(layers, layer);
+      return at != layers.end() && *at == layer ? static_cast<std::size_t>(at - layers.begin())
+                                                : layers.size();
+    }
+  };
+
+  struct Unsaved {
+    std::uint64_t out_of_range = 0;
+    std::uint64_t dropped = 0;
   };
 
   Impl(const WorkerOptions& with, WorkerParts of)
@@ -63,11 +79,19 @@ struct Worker::Impl {
                                     const StagingPlan& staging, std::shared_ptr<StagingArea> area);
 
   std::vector<LoadFailure> load(const StepPlan& bound, const Ready* with, StreamHandle stream);
+  std::vector<LoadFailure> run_loads(const StepPlan& bound, const Ready& with, StreamHandle stream);
+  std::vector<LoadFailure> failures_of(const LoadRun& failed) const;
+  std::vector<LoadFailure> fail_all(const StepPlan& bound, const Ready* with,
+                                    const Status& status) const;
   std::vector<PageTask> loadable(const StepPlan& bound, const Ready& with,
                                  std::vector<LoadFailure>* failures);
   void raise_hot(const StepPlan& bound, const Ready& with,
                  const std::vector<LoadFailure>& failures);
   void note_failures(const StepPlan& bound, const std::vector<LoadFailure>& failures);
+  std::vector<LoadFailure> wait_for_layer(const Ready& with, std::uint32_t layer);
+  void layer_computed(const Ready& with, std::uint32_t layer, StreamHandle stream);
+  std::vector<LoadFailure> end_pass(const Ready& with);
+  std::vector<PageTask> savable(const StepPlan& bound, const Ready& with, Unsaved* unsaved);
   void save(const StepPlan& bound, const Ready& with, StreamHandle stream);
   void close(Deadline deadline);
 
@@ -83,7 +107,10 @@ struct Worker::Impl {
   // The engine's thread only.
   StepPlan plan;
   bool loads_due = false;
+  bool hot_due = false;  // Loads go on behind the pass, so that more copies wait for its end.
   bool saves_due = false;
+  bool pass_open = false;
+  std::shared_ptr<LoadRun> run;  // Of the bound plan, once begun.
   /// Of the bound plan: what it computes rests on pages that were not filled.
   std::unordered_set<RequestId> failed_requests;
   std::unordered_set<SlotIndex> failed_slots;
@@ -106,14 +133,22 @@ Status Worker::Impl::register_layout(const Fingerprint& keyspace, const PagedLay
     return {Code::kUnsupported, "the KV pool has " + std::to_string(layout.groups.size()) +
                                     " layer groups: this version serves one"};
   }
-  const PageGroup& group = layout.groups.front();
+  PageGroup group = layout.groups.front();
+  const bool by_layer = options.granularity == Granularity::kLayer;
+  if (by_layer && (group.layer_bytes == 0 || group.layers.empty())) {
+    log_quietly(*parts.logger, LogLevel::kWarning,
+                "the KV pool does not tell where its layers are: blocks are stored whole");
+  }
+  // From here on a group that tells is one that is stored so.
+  if (!by_layer || group.layers.empty()) group.layer_bytes = 0;
+  const auto objects = static_cast<std::uint32_t>(group.layer_bytes == 0 ? 1 : group.layers.size());
   const Result<StagingPlan> staging =
-      plan_staging(options, page_bytes(group), parts.store->capabilities().atomic_publish);
+      plan_staging(options, page_bytes(group), parts.store->capabilities().atomic_publish, objects);
   if (!staging.ok()) return staging.status();
-  const std::size_t object_bytes = kBlockHeaderBytes + page_bytes(group);
+  const std::size_t object_bytes = kBlockHeaderBytes + page_bytes(group) / objects;
   const std::size_t limit = parts.store->capabilities().max_object_bytes;
   if (limit > 0 && object_bytes > limit) {
-    return invalid("a block of this cache has " + std::to_string(object_bytes) +
+    return invalid("an object of this cache has " + std::to_string(object_bytes) +
                    " bytes, the store takes at most " + std::to_string(limit) +
                    ": raise its limit, or use smaller blocks");
   }
@@ -142,32 +177,44 @@ std::shared_ptr<Worker::Impl::Ready> Worker::Impl::make_ready(const Fingerprint&
       area, memory.subspan(checks_end, staging.markers * staging.marker_bytes),
       staging.marker_bytes, staging.markers);
 
-  const RankShards shards{.keys = ObjectKeys(keyspace),
-                          .role = {.rank = options.rank,
-                                   .world_size = options.world_size,
-                                   .atomic_publish = parts.store->capabilities().atomic_publish},
-                          .tokens_per_block = options.tokens_per_block,
-                          .page_bytes = page_bytes(group)};
+  const bool by_layer = group.layer_bytes > 0;
+  const RankShards shards{
+      .keys = ObjectKeys(keyspace, by_layer ? Granularity::kLayer : Granularity::kBlock),
+      .role = {.rank = options.rank,
+               .world_size = options.world_size,
+               .atomic_publish = parts.store->capabilities().atomic_publish,
+               .by_layer = by_layer},
+      .tokens_per_block = options.tokens_per_block,
+      .page_bytes = page_bytes(group),
+      .layers = by_layer ? static_cast<std::uint32_t>(group.layers.size()) : 0};
+  std::vector<PageGroup> part_groups;
+  for (std::size_t layer = 0; layer < shards.layers; ++layer) {
+    part_groups.push_back(layer_of(group, layer));
+  }
+  if (!by_layer) part_groups.push_back(group);
   const PipelineParts common{.worker = parts,
                              .shards = shards,
-                             .group = group,
+                             .groups = std::move(part_groups),
                              .pages = pages,
                              .recent = std::make_shared<RecentShards>(parts.clock),
-                             .broken = std::make_shared<BrokenShards>(),
+                             .broken = std::make_shared<BrokenObjects>(),
                              .hot = std::make_shared<HotBlocks>(),
                              .counters = counters};
-  const std::size_t batch = blocks_per_batch(options, shards.object_bytes());
+  const std::size_t objects = blocks_per_batch(options, shards.object_bytes());
+  const std::size_t blocks = blocks_per_batch(options, shards.object_bytes() * shards.parts());
   const auto saves = std::make_shared<SavePipeline>(
-      common, CommitBatch::Pools{.checks = checks, .markers = markers}, batch,
+      common, CommitBatch::Pools{.checks = checks, .markers = markers}, blocks,
       options.save_deadline);
   return std::make_shared<Ready>(Ready{
       .keyspace = keyspace,
       .shards = shards,
       .slots = page_slots(group),
+      .layers = by_layer ? group.layers : std::vector<std::uint32_t>{},
       .area = std::move(area),
       .pools = {pages, checks, markers},
-      .loads = std::make_unique<LoadPipeline>(common, batch, options.load_deadline),
+      .loads = std::make_unique<LoadPipeline>(common, objects, options.load_deadline),
       .saves = saves,
+      .hooks = std::make_unique<LayerHooks>(shards.layers),
       .hot = common.hot,
       .raiser = std::make_shared<ReplicaRaiser>(
           common, ReplicaRaiserOptions{.bytes_per_second = options.replication_bytes_per_second},
@@ -187,43 +234,67 @@ void Worker::Impl::leave() {
   changed.notify_all();
 }
 
+std::vector<LoadFailure> Worker::Impl::fail_all(const StepPlan& bound, const Ready* with,
+                                                const Status& status) const {
+  std::vector<LoadFailure> failures;
+  failures.reserve(bound.loads.size());
+  for (const PageTask& task : bound.loads) {
+    failures.push_back({task.request,
+                        with != nullptr ? with->shards.key(task.block, 0) : to_hex(task.block),
+                        status});
+  }
+  return failures;
+}
+
 std::vector<LoadFailure> Worker::Impl::load(const StepPlan& bound, const Ready* with,
                                             StreamHandle stream) {
-  const auto fail_all = [&bound, with](const Status& status) {
-    std::vector<LoadFailure> failures;
-    const ObjectKeys keys(bound.keyspace);
-    for (const PageTask& task : bound.loads) {
-      failures.push_back({task.request,
-                          with != nullptr ? with->shards.key(task.block) : to_hex(task.block),
-                          status});
-    }
+  if (bound.loads_lost) {
+    const Status lost(Code::kUnavailable, "promised loads of this step could not be planned");
+    std::vector<LoadFailure> failures = fail_all(bound, with, lost);
+    failures.push_back({0, "", lost});
     return failures;
-  };
+  }
   if (with == nullptr) {
-    return fail_all({Code::kUnavailable, "the worker has no KV pool, or is closed"});
+    return fail_all(bound, with, {Code::kUnavailable, "the worker has no KV pool, or is closed"});
   }
   if (with->keyspace != bound.keyspace) {
     return fail_all(
+        bound, with,
         {Code::kRejected, "the plan is of keyspace " + to_hex(bound.keyspace) +
                               ", this worker of " + to_hex(with->keyspace) +
                               ": run every rank with the same model, settings and version"});
   }
   try {
-    std::vector<LoadFailure> failures;
-    const std::vector<PageTask> tasks = loadable(bound, *with, &failures);
-    for (LoadFailure& failure : with->loads->load(tasks, stream)) {
-      failures.push_back(std::move(failure));
-    }
-    try {
-      raise_hot(bound, *with, failures);
-    } catch (const std::exception& error) {
-      log_quietly(*parts.logger, LogLevel::kError, error.what());
-    }
-    return failures;
+    return run_loads(bound, *with, stream);
   } catch (const std::exception& error) {
     // How far it came is not known, so nothing counts as loaded.
-    return fail_all({Code::kUnavailable, std::string("the load broke off: ") + error.what()});
+    return fail_all(bound, with,
+                    {Code::kUnavailable, std::string("the load broke off: ") + error.what()});
   }
+}
+
+std::vector<LoadFailure> Worker::Impl::run_loads(const StepPlan& bound, const Ready& with,
+                                                 StreamHandle stream) {
+  std::vector<LoadFailure> failures;
+  run = with.loads->begin(loadable(bound, with, &failures), stream);
+  const bool overlap = with.by_layer() && options.overlap_loads && bound.loads_in_batch &&
+                       failures.empty() && with.hooks->trusted();
+  if (overlap) {
+    run->start();
+  } else if (!run->wait(with.shards.parts() - 1)) {
+    for (LoadFailure& failure : failures_of(*run)) failures.push_back(std::move(failure));
+  }
+  with.hooks->begin_pass(true, run->parts_in_place());
+  hot_due = overlap;
+  if (!overlap) raise_hot(bound, with, failures);
+  return failures;
+}
+
+std::vector<LoadFailure> Worker::Impl::failures_of(const LoadRun& failed) const {
+  std::vector<LoadFailure> failures = failed.failures();
+  // It broke off, or the worker was closed under it.
+  if (failures.empty()) failures = fail_all(plan, nullptr, {Code::kUnavailable, "it broke off"});
+  return failures;
 }
 
 /// The loads whose page exists and is promised to one block only.
@@ -239,7 +310,7 @@ std::vector<PageTask> Worker::Impl::loadable(const StepPlan& bound, const Ready&
       counters->update([](WorkerStats& stats) { ++stats.pages_out_of_range; });
       failures->push_back(
           {task.request,
-           with.shards.key(task.block),
+           with.shards.key(task.block, 0),
            {Code::kRejected, "page " + std::to_string(task.slot) + " is not one of the pool's " +
                                  std::to_string(with.slots) + " pages"}});
       continue;
@@ -247,7 +318,7 @@ std::vector<PageTask> Worker::Impl::loadable(const StepPlan& bound, const Ready&
     const auto [at, is_new] = block_of.try_emplace(task.slot, &task.block);
     if (!is_new && *at->second != task.block) {
       failures->push_back({task.request,
-                           with.shards.key(task.block),
+                           with.shards.key(task.block, 0),
                            {Code::kRejected, "page " + std::to_string(task.slot) +
                                                  " is promised to two different blocks"}});
       continue;
@@ -257,21 +328,27 @@ std::vector<PageTask> Worker::Impl::loadable(const StepPlan& bound, const Ready&
   return tasks;
 }
 
-/// Of the blocks that were loaded and verified, the hot ones get more copies.
+/// Of the blocks that were loaded and verified, the hot ones get more copies. Never fails the load.
 void Worker::Impl::raise_hot(const StepPlan& bound, const Ready& with,
-                             const std::vector<LoadFailure>& failures) {
+                             const std::vector<LoadFailure>& failures) try {
   if (bound.hot.empty()) return;
   std::unordered_set<std::string> failed;
   for (const LoadFailure& failure : failures) failed.insert(failure.key);
   std::unordered_set<BlockHash, BlockHashHasher> loaded;
   for (const PageTask& task : bound.loads) {
-    if (!failed.contains(with.shards.key(task.block))) loaded.insert(task.block);
+    bool whole = true;
+    for (std::uint32_t part = 0; part < with.shards.parts(); ++part) {
+      whole = whole && !failed.contains(with.shards.key(task.block, part));
+    }
+    if (whole) loaded.insert(task.block);
   }
   std::vector<HotBlock> hot;
   for (const HotBlock& block : bound.hot) {
     if (block.replicas > 1 && loaded.contains(block.block)) hot.push_back(block);
   }
   with.raiser->raise(hot);
+} catch (const std::exception& error) {
+  log_quietly(*parts.logger, LogLevel::kError, error.what());
 }
 
 void Worker::Impl::note_failures(const StepPlan& bound, const std::vector<LoadFailure>& failures) {
@@ -283,34 +360,95 @@ void Worker::Impl::note_failures(const StepPlan& bound, const std::vector<LoadFa
   }
 }
 
-void Worker::Impl::save(const StepPlan& bound, const Ready& with, StreamHandle stream) {
-  std::uint64_t out_of_range = 0;
-  std::uint64_t dropped = 0;
-  if (with.keyspace != bound.keyspace) {
-    dropped = bound.saves.size();
-  } else {
-    // A request that uses a page which was not filled computed its other pages from it.
-    for (const PageTask& task : bound.saves) {
-      if (failed_slots.contains(task.slot)) failed_requests.insert(task.request);
+std::vector<LoadFailure> Worker::Impl::wait_for_layer(const Ready& with, std::uint32_t layer) {
+  const std::size_t place = with.place_of(layer);
+  if (place == with.layers.size()) return {};
+  std::vector<LoadFailure> failures;
+  if (run != nullptr && !run->wait(static_cast<std::uint32_t>(place))) {
+    failures = failures_of(*run);
+    // The pages of whatever request has not failed are complete.
+    for (std::size_t later = place + 1; later < with.layers.size(); ++later) {
+      with.hooks->waited(later);
     }
-    std::vector<PageTask> tasks;
-    tasks.reserve(bound.saves.size());
-    for (const PageTask& task : bound.saves) {
-      if (task.slot < 0 || static_cast<std::size_t>(task.slot) >= with.slots) {
-        ++out_of_range;
-      } else if (failed_requests.contains(task.request)) {
-        ++dropped;
-      } else {
-        tasks.push_back(task);
-      }
-    }
-    with.hot->note(bound.hot);
-    with.saves->save(tasks, stream);
   }
-  if (out_of_range == 0 && dropped == 0) return;
-  counters->update([out_of_range, dropped](WorkerStats& stats) {
-    stats.pages_out_of_range += out_of_range;
-    stats.saves_dropped += dropped;
+  with.hooks->waited(place);
+  return failures;
+}
+
+void Worker::Impl::layer_computed(const Ready& with, std::uint32_t layer, StreamHandle stream) {
+  const std::size_t place = with.place_of(layer);
+  // Copies out of order would be made once more.
+  if (!with.hooks->computed(place) || !saves_due || !failed_requests.empty()) return;
+  Unsaved unsaved;
+  with.saves->snapshot(savable(plan, with, &unsaved), static_cast<std::uint32_t>(place), stream);
+}
+
+/// The pages that the pass has read although they may not have been filled, if it has. No page of
+/// the plan is written from here on.
+std::vector<LoadFailure> Worker::Impl::end_pass(const Ready& with) {
+  with.loads->end();
+  const std::shared_ptr<LoadRun> ended = std::exchange(run, nullptr);
+  const bool had_loads = ended != nullptr;
+  std::vector<LoadFailure> failures;
+  if (had_loads && !with.hooks->loads_were_in_time()) {
+    failures = fail_all(
+        plan, &with,
+        {Code::kUnavailable,
+         "the pass did not wait for layer " +
+             std::to_string(with.layers[with.hooks->first_not_in_time()]) +
+             " and may have read pages that were not filled; loads are complete before later "
+             "passes begin, until one waits for every layer"});
+    std::erase_if(failures, [this](const LoadFailure& failure) {
+      return failed_requests.contains(failure.request);  // Told before.
+    });
+  }
+  if (!failures.empty()) {
+    log_quietly(*parts.logger, LogLevel::kError, failures.front().status.to_string());
+    counters->update(
+        [&failures](WorkerStats& stats) { stats.loads_unavailable += failures.size(); });
+  }
+  const bool all_loaded = had_loads && ended->parts_in_place() == with.shards.parts();
+  if (std::exchange(hot_due, false) && all_loaded) raise_hot(plan, with, {});
+  with.hooks->end_pass();
+  return failures;
+}
+
+/// The saves of pages that exist and hold what they should.
+std::vector<PageTask> Worker::Impl::savable(const StepPlan& bound, const Ready& with,
+                                            Unsaved* unsaved) {
+  std::vector<PageTask> tasks;
+  if (with.keyspace != bound.keyspace) {
+    unsaved->dropped = bound.saves.size();
+    return tasks;
+  }
+  // A request that uses a page which was not filled computed its other pages from it.
+  for (const PageTask& task : bound.saves) {
+    if (failed_slots.contains(task.slot)) failed_requests.insert(task.request);
+  }
+  tasks.reserve(bound.saves.size());
+  for (const PageTask& task : bound.saves) {
+    if (task.slot < 0 || static_cast<std::size_t>(task.slot) >= with.slots) {
+      ++unsaved->out_of_range;
+    } else if (failed_requests.contains(task.request)) {
+      ++unsaved->dropped;
+    } else {
+      tasks.push_back(task);
+    }
+  }
+  return tasks;
+}
+
+void Worker::Impl::save(const StepPlan& bound, const Ready& with, StreamHandle stream) {
+  Unsaved unsaved;
+  const std::vector<PageTask> tasks = savable(bound, with, &unsaved);
+  if (!failed_requests.empty()) with.saves->forget_snapshots();
+  if (!with.hooks->computed_in_order()) with.saves->distrust_snapshots();
+  with.hot->note(bound.hot);
+  with.saves->save(tasks, stream);
+  if (unsaved.out_of_range == 0 && unsaved.dropped == 0) return;
+  counters->update([&unsaved](WorkerStats& stats) {
+    stats.pages_out_of_range += unsaved.out_of_range;
+    stats.saves_dropped += unsaved.dropped;
   });
 }
 
@@ -325,7 +463,8 @@ void Worker::Impl::close(Deadline deadline) {
     ready = nullptr;
     if (last == nullptr) return;
   }
-  idle = last->saves->close(deadline);
+  idle = last->loads->close(deadline);
+  idle = last->saves->close(deadline) && idle;
   (void)last->raiser->close(deadline);  // It uses no staging.
   {
     const MutexLock lock(mutex);
@@ -370,9 +509,18 @@ Status Worker::register_layout(const Fingerprint& keyspace, const PagedLayout& l
 
 void Worker::bind(StepPlan plan) {
   Impl& impl = *impl_;
+  impl.run = nullptr;
+  if (const std::shared_ptr<Impl::Ready> ready = impl.enter()) {
+    // The pass before may have failed half way.
+    ready->loads->end();
+    ready->saves->forget_snapshots();
+    ready->hooks->begin_pass(false, ready->layers.size());
+    impl.leave();
+  }
   impl.plan = std::move(plan);
-  impl.loads_due = !impl.plan.loads.empty();
+  impl.loads_due = !impl.plan.loads.empty() || impl.plan.loads_lost;
   impl.saves_due = !impl.plan.saves.empty();
+  impl.pass_open = true;
   impl.failed_requests.clear();
   impl.failed_slots.clear();
 }
@@ -387,18 +535,61 @@ std::vector<LoadFailure> Worker::load(StreamHandle stream) {
   return failures;
 }
 
-void Worker::save(StreamHandle stream) {
+std::vector<LoadFailure> Worker::wait_for_layer(std::uint32_t layer, StreamHandle) {
   Impl& impl = *impl_;
-  if (!std::exchange(impl.saves_due, false)) return;
+  const std::shared_ptr<Impl::Ready> ready = impl.enter();
+  if (ready == nullptr) {
+    return impl.run == nullptr ? std::vector<LoadFailure>{} : impl.failures_of(*impl.run);
+  }
+  std::vector<LoadFailure> failures;
+  try {
+    if (ready->by_layer()) failures = impl.wait_for_layer(*ready, layer);
+  } catch (const std::exception& error) {
+    failures =
+        impl.fail_all(impl.plan, ready.get(),
+                      {Code::kUnavailable, std::string("a load broke off: ") + error.what()});
+  }
+  impl.leave();
+  impl.note_failures(impl.plan, failures);
+  return failures;
+}
+
+void Worker::layer_computed(std::uint32_t layer, StreamHandle stream) {
+  Impl& impl = *impl_;
   const std::shared_ptr<Impl::Ready> ready = impl.enter();
   if (ready == nullptr) return;
   try {
-    impl.save(impl.plan, *ready, stream);
+    if (ready->by_layer()) impl.layer_computed(*ready, layer, stream);
+  } catch (const std::exception& error) {
+    ready->saves->forget_snapshots();
+    log_quietly(*impl.parts.logger, LogLevel::kError,
+                std::string("a layer was not copied in time: ") + error.what());
+  }
+  impl.leave();
+}
+
+std::vector<LoadFailure> Worker::save(StreamHandle stream) {
+  Impl& impl = *impl_;
+  const bool saves_due = std::exchange(impl.saves_due, false);
+  if (!std::exchange(impl.pass_open, false)) return {};
+  const std::shared_ptr<Impl::Ready> ready = impl.enter();
+  if (ready == nullptr) return {};
+  std::vector<LoadFailure> failures;
+  try {
+    failures = impl.end_pass(*ready);
+    impl.note_failures(impl.plan, failures);
+    if (saves_due && failures.empty()) impl.save(impl.plan, *ready, stream);
   } catch (const std::exception& error) {
     log_quietly(*impl.parts.logger, LogLevel::kError,
                 std::string("the saves of a step were lost: ") + error.what());
   }
   impl.leave();
+  return failures;
+}
+
+std::uint32_t Worker::layers_stored_apart() const {
+  const MutexLock lock(impl_->mutex);
+  return impl_->ready == nullptr ? 0 : impl_->ready->shards.layers;
 }
 
 bool Worker::drain(Deadline deadline) {

@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "base/random.h"
-#include "connector/passing_store.h"
 #include "kvc/block_format.h"
 #include "kvc/object_key.h"
 #include "kvc/worker.h"
 #include "store/memory/memory_store.h"
 #include "testing/collecting_logger.h"
 #include "testing/gated_store.h"
+#include "testing/passing_store.h"
 #include "testing/sim_clock.h"
 #include "testing/steppable_executor.h"
 
@@ -138,7 +138,7 @@ struct WorkerWorld {
 
   void bind(std::vector<PageTask> loads, std::vector<PageTask> saves) {
     worker->bind({.keyspace = kTestKeyspace,
-                  .step = ++step,
+                  .loads_in_batch = true,
                   .loads = std::move(loads),
                   .saves = std::move(saves)});
   }
@@ -208,7 +208,6 @@ struct WorkerWorld {
   std::shared_ptr<Store> on;  // What the worker uses; the gated store unless a test wraps it.
   TestPool pool;
   std::unique_ptr<Worker> worker;
-  std::uint64_t step = 0;
 };
 
 class OnBothKinds : public ::testing::TestWithParam<bool> {};

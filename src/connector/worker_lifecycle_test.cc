@@ -174,7 +174,7 @@ TEST(Worker, StoreThatHangsDoesNotKeepItFromEnding) {
   ASSERT_TRUE((*worker)->register_layout(kTestKeyspace, world.pool.layout).ok());
   world.store->close_gate(GatePoint::kBeforeCall);
   world.pool.fill(0, make_hash(1), 0);
-  (*worker)->bind({.keyspace = kTestKeyspace, .step = 1, .loads = {}, .saves = world.tasks({1})});
+  (*worker)->bind({.keyspace = kTestKeyspace, .loads = {}, .saves = world.tasks({1})});
   (*worker)->save(0);
   ASSERT_TRUE(world.store->wait_for_waiting(1));
   (*worker)->close(Deadline::after(*system_clock(), std::chrono::milliseconds(5)));
@@ -197,7 +197,7 @@ TEST(Worker, TwoWorkersOfOneProcessDoNotMeet) {
   const Fingerprint keyspace{std::byte{42}};
   ASSERT_TRUE((*other)->register_layout(keyspace, pool.layout).ok());
   world.save_now(world.tasks({1}));
-  (*other)->bind({.keyspace = keyspace, .step = 1, .loads = world.tasks({1}), .saves = {}});
+  (*other)->bind({.keyspace = keyspace, .loads = world.tasks({1}), .saves = {}});
   EXPECT_EQ((*other)->load(0).size(), 1u);
 }
 

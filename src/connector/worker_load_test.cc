@@ -358,8 +358,7 @@ TEST(WorkerLoad, PlanOfAnotherKeyspaceIsRefusedWithoutAStoreCall) {
   WorkerWorld world;
   world.start();
   put_all(world, 2);
-  world.worker->bind(
-      {.keyspace = {std::byte{9}}, .step = 1, .loads = world.tasks({1, 2}), .saves = {}});
+  world.worker->bind({.keyspace = {std::byte{9}}, .loads = world.tasks({1, 2}), .saves = {}});
   const std::vector<LoadFailure> failures = world.worker->load(0);
   ASSERT_EQ(failures.size(), 2u);
   EXPECT_EQ(failures[0].status.code(), Code::kRejected);
@@ -414,7 +413,7 @@ TEST(WorkerLoad, WithoutAPoolEveryLoadFails) {
   WorkerWorld world;
   Result<std::unique_ptr<Worker>> worker = Worker::create(world.options, world.parts());
   ASSERT_TRUE(worker.ok());
-  (*worker)->bind({.keyspace = kTestKeyspace, .step = 1, .loads = world.tasks({1}), .saves = {}});
+  (*worker)->bind({.keyspace = kTestKeyspace, .loads = world.tasks({1}), .saves = {}});
   const std::vector<LoadFailure> failures = (*worker)->load(0);
   ASSERT_EQ(failures.size(), 1u);
   EXPECT_EQ(failures[0].status.code(), Code::kUnavailable);
@@ -551,10 +550,10 @@ TEST(FaultKinds, B25_BlockEvictedBeforeOrDuringTheLoadFailsOnlyItsRequest) {
 
 /// Answers gets as a store does whose leases lapsed while it transferred: late, with other bytes in
 /// the buffers, and a code that says so, or (worse) one that does not.
-class LapsingStore final : public PassingStore {
+class LapsingStore final : public testlib::PassingStore {
  public:
   LapsingStore(std::shared_ptr<Store> inner, bool says_so)
-      : PassingStore(std::move(inner)), says_so_(says_so) {}
+      : testlib::PassingStore(std::move(inner)), says_so_(says_so) {}
   std::vector<GetResult> get(std::vector<GetItem> items, CallContext context) override {
     std::vector<GetResult> results = inner_->get(items, std::move(context));
     for (std::size_t i = 0; i < items.size(); ++i) {
@@ -582,11 +581,11 @@ TEST(FaultKinds, B28_LeaseThatLapsesDuringTheTransferIsAMissNotBytes) {
 }
 
 /// Spoils the answer to a get in a way that tests choose.
-class SpoilingStore final : public PassingStore {
+class SpoilingStore final : public testlib::PassingStore {
  public:
   using Spoil = std::function<void(std::vector<GetResult>*)>;
   SpoilingStore(std::shared_ptr<Store> inner, Spoil spoil)
-      : PassingStore(std::move(inner)), spoil_(std::move(spoil)) {}
+      : testlib::PassingStore(std::move(inner)), spoil_(std::move(spoil)) {}
   std::vector<GetResult> get(std::vector<GetItem> items, CallContext context) override {
     std::vector<GetResult> results = inner_->get(std::move(items), std::move(context));
     spoil_(&results);

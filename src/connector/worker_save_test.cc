@@ -201,7 +201,7 @@ TEST(WorkerSave, PagesOutOfRangeAreRefused) {
 TEST(WorkerSave, PlanOfAnotherKeyspaceSavesNothing) {
   WorkerWorld world;
   world.start();
-  world.worker->bind({.keyspace = {}, .step = 1, .loads = {}, .saves = world.tasks({1, 2})});
+  world.worker->bind({.keyspace = {}, .loads = {}, .saves = world.tasks({1, 2})});
   world.worker->save(0);
   world.executor->run_all();
   EXPECT_TRUE(world.store->calls().empty());
@@ -295,9 +295,9 @@ TEST(WorkerSave, StoreThatIsDownCostsTheBatchAndSavingResumes) {
 }
 
 /// Throws in every call of the kinds that are switched on.
-class ThrowingStore final : public PassingStore {
+class ThrowingStore final : public testlib::PassingStore {
  public:
-  using PassingStore::PassingStore;
+  using testlib::PassingStore::PassingStore;
   std::vector<PutResult> put(std::vector<PutItem> items, CallContext context) override {
     if (throws) throw std::runtime_error("broken client");
     return inner_->put(std::move(items), std::move(context));
@@ -310,9 +310,9 @@ class ThrowingStore final : public PassingStore {
 };
 
 /// Answers every call with one result too few.
-class ForgetfulStore final : public PassingStore {
+class ForgetfulStore final : public testlib::PassingStore {
  public:
-  using PassingStore::PassingStore;
+  using testlib::PassingStore::PassingStore;
   std::vector<Reaction> exists(std::vector<std::string> keys, CallContext context) override {
     return cut(StoreOp::kExists, inner_->exists(std::move(keys), std::move(context)));
   }

@@ -34,6 +34,7 @@ void write_header(const BlockDescription& description, std::byte* out) {
   put_le(out + kRankAt, description.rank);
   put_le(out + kWorldSizeAt, description.world_size);
   put_le(out + kTokenCountAt, description.token_count);
+  put_le(out + kLayerAt, description.layer);
   put_le(out + kPayloadBytesAt, description.payload_bytes);
 }
 
@@ -45,6 +46,7 @@ BlockDescription read_header(const std::byte* in) {
   description.rank = get_le<std::uint32_t>(in + kRankAt);
   description.world_size = get_le<std::uint32_t>(in + kWorldSizeAt);
   description.token_count = get_le<std::uint32_t>(in + kTokenCountAt);
+  description.layer = get_le<std::uint32_t>(in + kLayerAt);
   description.payload_bytes = get_le<std::uint64_t>(in + kPayloadBytesAt);
   return description;
 }
@@ -54,15 +56,19 @@ bool has_magic(std::span<const std::byte> object) {
 }
 
 bool same_identity(const BlockDescription& a, const BlockDescription& b) {
+  // The layer of any kind but kLayer is one of the reserved fields.
   return a.kind == b.kind && a.block == b.block && a.rank == b.rank &&
-         a.world_size == b.world_size && a.token_count == b.token_count;
+         a.world_size == b.world_size && a.token_count == b.token_count &&
+         (a.kind != ObjectKind::kLayer || a.layer == b.layer);
 }
 
 /// What version 1 leaves empty. A later writer that uses it without a new version is refused.
 bool reserved_is_zero(const std::byte* in) {
   const auto zero = [](std::byte value) { return value == std::byte{0}; };
+  const bool has_layer =
+      get_le<std::uint16_t>(in + kKindAt) == static_cast<std::uint16_t>(ObjectKind::kLayer);
   return std::all_of(in + kFlagsAt, in + kLayoutAt, zero) &&
-         std::all_of(in + kReservedAt, in + kPayloadBytesAt, zero) &&
+         (has_layer || std::all_of(in + kLayerAt, in + kPayloadBytesAt, zero)) &&
          std::all_of(in + kReserved2At, in + kChecksumAt, zero);
 }
 

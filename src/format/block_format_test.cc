@@ -137,6 +137,7 @@ TEST(BlockFormat, EveryFieldOfTheExpectationCounts) {
   EXPECT_EQ(rejection([](auto& e) { e.rank = 2; }), Rejection::kIdentity);
   EXPECT_EQ(rejection([](auto& e) { e.world_size = 4; }), Rejection::kIdentity);
   EXPECT_EQ(rejection([](auto& e) { e.token_count = 31; }), Rejection::kIdentity);
+  EXPECT_EQ(rejection([](auto& e) { e.kind = ObjectKind::kLayer; }), Rejection::kIdentity);
   EXPECT_EQ(rejection([](auto& e) { e.kind = ObjectKind::kReady; }), Rejection::kIdentity);
   EXPECT_EQ(rejection([](auto& e) { e.payload_bytes = 255; }), Rejection::kSize);
   EXPECT_EQ(rejection([](auto& e) { e.payload_bytes = 257; }), Rejection::kSize);
@@ -225,7 +226,7 @@ TEST(BlockFormat, RandomBytesAreNeverAccepted) {
 TEST(BlockFormat, UsedReservedBytesAreRefusedEvenWithARightChecksum) {
   const BlockDescription description = description_of(300);
   for (const std::size_t at :
-       {block_header::kFlagsAt, block_header::kReservedAt, block_header::kReserved2At + 31}) {
+       {block_header::kFlagsAt, block_header::kLayerAt, block_header::kReserved2At + 31}) {
     std::vector<std::byte> object = sealed(description);
     object[at] = std::byte{1};
     // As docs/format/block.md defines the checksum.
@@ -252,6 +253,23 @@ TEST(Rejection, EveryReasonHasANameOfItsOwn) {
   }
   EXPECT_EQ(names.size(), 7u);
   EXPECT_FALSE(names.contains("unknown"));
+}
+
+TEST(BlockFormat, LayerOfAnotherPlaceIsRejected) {
+  BlockDescription layer;
+  layer.kind = ObjectKind::kLayer;
+  layer.layer = 3;
+  layer.payload_bytes = 8;
+  std::vector<std::byte> object(kBlockHeaderBytes + 8);
+  seal_block(layer, object);
+  EXPECT_EQ(verify_block(layer, object), Rejection::kNone);
+  BlockDescription other = layer;
+  other.layer = 4;
+  EXPECT_EQ(verify_block(other, object), Rejection::kIdentity);
+  BlockDescription found;
+  std::uint16_t version = 0;
+  ASSERT_TRUE(read_block_description(object, &found, &version));
+  EXPECT_EQ(found.layer, 3u);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ inline constexpr std::size_t kBlockAt = 32;         // 32 bytes
 inline constexpr std::size_t kRankAt = 64;          // u32
 inline constexpr std::size_t kWorldSizeAt = 68;     // u32
 inline constexpr std::size_t kTokenCountAt = 72;    // u32
-inline constexpr std::size_t kReservedAt = 76;      // 4 bytes, zero
+inline constexpr std::size_t kLayerAt = 76;         // u32, zero but of kLayer
 inline constexpr std::size_t kPayloadBytesAt = 80;  // u64
 inline constexpr std::size_t kReserved2At = 88;     // 32 bytes, zero
 inline constexpr std::size_t kChecksumAt = 120;     // u64
@@ -32,7 +32,7 @@ static_assert(kVersionAt == kMagicAt + kMagic.size());
 static_assert(kLayoutAt == kFlagsAt + sizeof(std::uint16_t));
 static_assert(kBlockAt == kLayoutAt + sizeof(Fingerprint));
 static_assert(kRankAt == kBlockAt + sizeof(BlockHash));
-static_assert(kPayloadBytesAt == kReservedAt + sizeof(std::uint32_t));
+static_assert(kPayloadBytesAt == kLayerAt + sizeof(std::uint32_t));
 static_assert(kPayloadBytesAt % alignof(std::uint64_t) == 0);
 static_assert(kReserved2At == kPayloadBytesAt + sizeof(std::uint64_t));
 static_assert(kBlockHeaderBytes == kChecksumAt + sizeof(std::uint64_t));

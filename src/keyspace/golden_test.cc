@@ -117,6 +117,12 @@ TEST(Golden, ObjectKeys) {
     EXPECT_EQ(keys.shard(block, rank), vector.at("shard"));
     EXPECT_EQ(keys.ready(block, rank), vector.at("ready"));
     EXPECT_EQ(keys.manifest(block), vector.at("manifest"));
+    const ObjectKeys by_layer(keyspace, Granularity::kLayer);
+    EXPECT_EQ(by_layer.layer(block, rank, 0), vector.at("layers").at(0));
+    EXPECT_EQ(by_layer.layer(block, rank, 1), vector.at("layers").at(1));
+    EXPECT_EQ(by_layer.layer(block, rank, 79), vector.at("layers").at(2));
+    EXPECT_EQ(by_layer.ready(block, rank), vector.at("layers_ready"));
+    EXPECT_EQ(by_layer.manifest(block), vector.at("layers_manifest"));
   }
 }
 

@@ -26,6 +26,10 @@ TEST(ObjectKeys, HaveTheDocumentedForm) {
   EXPECT_EQ(keys.manifest(block), prefix + "/manifest");
   EXPECT_EQ(keys.shard(block, std::numeric_limits<std::uint32_t>::max()), prefix + "/r4294967295");
   EXPECT_EQ(keys.keyspace(), keyspace);
+  const ObjectKeys by_layer(keyspace, Granularity::kLayer);
+  EXPECT_EQ(by_layer.layer(block, 12, 7), prefix + "/layers/r12/7");
+  EXPECT_EQ(by_layer.ready(block, 12), prefix + "/layers/r12/ready");
+  EXPECT_EQ(by_layer.manifest(block), prefix + "/layers/manifest");
 }
 
 TEST(ObjectKeys, AllDiffer) {
@@ -34,17 +38,23 @@ TEST(ObjectKeys, AllDiffer) {
     Fingerprint fingerprint{};
     fingerprint[15] = static_cast<std::byte>(keyspace);
     const ObjectKeys keys(fingerprint);
+    const ObjectKeys by_layer(fingerprint, Granularity::kLayer);
     for (int block = 0; block < 3; ++block) {
       BlockHash hash;
       hash.bytes[31] = static_cast<std::byte>(block);
       for (std::uint32_t rank = 0; rank < 12; ++rank) {
         seen.insert(keys.shard(hash, rank));
         seen.insert(keys.ready(hash, rank));
+        seen.insert(by_layer.ready(hash, rank));
+        for (std::uint32_t layer = 0; layer < 12; ++layer) {
+          seen.insert(by_layer.layer(hash, rank, layer));
+        }
       }
       seen.insert(keys.manifest(hash));
+      seen.insert(by_layer.manifest(hash));
     }
   }
-  EXPECT_EQ(seen.size(), 3u * 3u * 25u);
+  EXPECT_EQ(seen.size(), 3u * 3u * (12u * 15u + 2u));
 }
 
 }  // namespace

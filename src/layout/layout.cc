@@ -99,6 +99,13 @@ Status check_group(const PageGroup& group, std::size_t index, std::vector<NamedR
     }
     regions->push_back(std::move(named));
   }
+  std::uint64_t of_layers = 0;
+  if (group.layer_bytes != 0 &&
+      (!multiply(group.layer_bytes, group.layers.size(), &of_layers) || of_layers != bytes)) {
+    return invalid(name + ": " + std::to_string(group.layers.size()) + " layers of " +
+                   std::to_string(group.layer_bytes) + " bytes do not make a page of " +
+                   std::to_string(bytes));
+  }
   return {};
 }
 
@@ -146,6 +153,25 @@ std::size_t page_bytes(const PageGroup& group) {
   std::size_t bytes = 0;
   for (const PageRegion& region : group.regions) bytes += region.bytes;
   return bytes;
+}
+
+PageGroup layer_of(const PageGroup& group, std::size_t index) {
+  PageGroup one{.layers = {group.layers[index]},
+                .regions = {},
+                .window_tokens = group.window_tokens,
+                .layer_bytes = group.layer_bytes};
+  const std::size_t first = group.layer_bytes * index;
+  const std::size_t end = first + group.layer_bytes;
+  std::size_t at = 0;  // Where the region begins in the page.
+  for (const PageRegion& region : group.regions) {
+    const std::size_t from = std::max(first, at);
+    const std::size_t to = std::min(end, at + region.bytes);
+    if (from < to) {
+      one.regions.push_back({region.base + (from - at), to - from, region.stride, region.slots});
+    }
+    at += region.bytes;
+  }
+  return one;
 }
 
 std::size_t page_slots(const PageGroup& group) {
@@ -198,6 +224,7 @@ Result<DenseLayout> describe_dense_pool(const DensePool& pool) {
   }
   const auto page = static_cast<std::size_t>(bytes);
   group.regions.push_back({pool.base, page, page, static_cast<std::size_t>(pool.shape[0])});
+  group.layer_bytes = page / dense.geometry.layers;
   dense.layout.groups.push_back(std::move(group));
   status = check_layout(dense.layout);
   if (!status.ok()) return status;

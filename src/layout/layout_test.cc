@@ -174,5 +174,53 @@ TEST(DensePool, RefusesSizesBeyondTheAddressSpace) {
   EXPECT_EQ(refusal({1, 3, 2, kMax - 7}), Code::kInvalid);
 }
 
+TEST(Layout, ALayerIsItsPartOfThePageWhereverRegionsBegin) {
+  // A page of 3 layers of 8 bytes, cut into regions of 4, 12 and 8 bytes.
+  std::vector<std::byte> memory(600);
+  PageGroup group;
+  group.layers = {5, 6, 9};
+  group.layer_bytes = 8;
+  group.regions = {
+      {memory.data(), 4, 10, 7}, {memory.data() + 100, 12, 12, 7}, {memory.data() + 300, 8, 16, 7}};
+  ASSERT_TRUE(check_layout({.groups = {group}}).ok());
+  std::vector<const std::byte*> bytes;
+  for (std::size_t index = 0; index < group.layers.size(); ++index) {
+    const PageGroup layer = layer_of(group, index);
+    EXPECT_EQ(layer.layers, std::vector<std::uint32_t>{group.layers[index]});
+    EXPECT_EQ(page_bytes(layer), group.layer_bytes);
+    EXPECT_EQ(page_slots(layer), 7u);
+    for (const PageRegion& region : layer.regions) {
+      for (std::size_t i = 0; i < region.bytes; ++i) {
+        bytes.push_back(region.base + 3 * region.stride + i);
+      }
+    }
+  }
+  std::vector<const std::byte*> page;
+  for (const PageRegion& region : group.regions) {
+    for (std::size_t i = 0; i < region.bytes; ++i) {
+      page.push_back(region.base + 3 * region.stride + i);
+    }
+  }
+  EXPECT_EQ(bytes, page) << "the layers one after another are the page";
+}
+
+TEST(Layout, LayersThatDoNotMakeThePageAreRefused) {
+  std::vector<std::byte> memory(100);
+  for (const std::size_t layer_bytes : {std::size_t{7}, std::size_t{9}, ~std::size_t{0}}) {
+    PageGroup group;
+    group.layers = {0, 1, 2};
+    group.layer_bytes = layer_bytes;
+    group.regions = {{memory.data(), 24, 24, 2}};
+    EXPECT_EQ(check_layout({.groups = {group}}).code(), Code::kInvalid);
+  }
+}
+
+TEST(DensePool, TellsItsLayers) {
+  std::vector<std::byte> memory(1000);
+  const Result<DenseLayout> dense = describe_dense_pool({memory.data(), {2, 3, 2, 8}, 2, 4});
+  ASSERT_TRUE(dense.ok());
+  EXPECT_EQ(dense->layout.groups[0].layer_bytes, 32u);
+}
+
 }  // namespace
 }  // namespace kvc

@@ -61,7 +61,11 @@ constexpr auto kOurs = std::to_array<SettingSpec>({
            "When blocks are fetched. leased: probe, promise, load; an error if a promised block is "
            "gone by then."),
     number("MC_LAYER_GRANULARITY", SettingType::kBoolean, "0", {0, 1},
-           "1 asks for the per-layer path. Without effect in this version: blocks move whole."),
+           "1: every layer of a block is stored as an object of its own, so that a pass may begin "
+           "while "
+           "later layers are loaded. Needs a model folder whose config.json states "
+           "num_hidden_layers; else blocks are stored whole. All instances that share blocks need "
+           "the same value."),
     text("MC_MODEL_REVISION", "",
          "What the model is, if its files cannot tell or need not be read. Change it with the "
          "weights."),

@@ -27,6 +27,7 @@ const std::map<std::string, GoldenBlock>& golden_blocks() {
       {"v1_shard_small.block", {ObjectKind::kShard, 17, 1, Rejection::kNone}},
       {"v1_ready.block", {ObjectKind::kReady, 0, 1, Rejection::kNone}},
       {"v1_manifest.block", {ObjectKind::kManifest, 0, 1, Rejection::kNone}},
+      {"v1_layer.block", {ObjectKind::kLayer, 1000, 1, Rejection::kNone}},
       {"v1_shard_altered.block", {ObjectKind::kShard, 1000, 1, Rejection::kChecksum}},
       {"v2_shard.block", {ObjectKind::kShard, 1000, 2, Rejection::kVersion}},
   };
@@ -55,6 +56,7 @@ BlockDescription description_of(const GoldenBlock& golden) {
   description.rank = 1;
   description.world_size = 2;
   description.token_count = 32;
+  description.layer = golden.kind == ObjectKind::kLayer ? 5 : 0;
   description.payload_bytes = golden.payload_bytes;
   return description;
 }

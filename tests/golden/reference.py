@@ -128,6 +128,18 @@ def ready_key(keyspace: bytes, block: bytes, rank: int) -> str:
     return f"{shard_key(keyspace, block, rank)}/ready"
 
 
+def layer_key(keyspace: bytes, block: bytes, rank: int, layer: int) -> str:
+    return f"kvc1/{keyspace.hex()}/{block.hex()}/layers/r{rank}/{layer}"
+
+
+def layers_ready_key(keyspace: bytes, block: bytes, rank: int) -> str:
+    return f"kvc1/{keyspace.hex()}/{block.hex()}/layers/r{rank}/ready"
+
+
+def layers_manifest_key(keyspace: bytes, block: bytes) -> str:
+    return f"kvc1/{keyspace.hex()}/{block.hex()}/layers/manifest"
+
+
 def manifest_key(keyspace: bytes, block: bytes) -> str:
     return f"kvc1/{keyspace.hex()}/{block.hex()}/manifest"
 
@@ -349,6 +361,9 @@ def object_key_vectors() -> list[dict[str, Any]]:
             "shard": shard_key(keyspace, block, rank),
             "ready": ready_key(keyspace, block, rank),
             "manifest": manifest_key(keyspace, block),
+            "layers": [layer_key(keyspace, block, rank, layer) for layer in (0, 1, 79)],
+            "layers_ready": layers_ready_key(keyspace, block, rank),
+            "layers_manifest": layers_manifest_key(keyspace, block),
         }
         for rank in (0, 1, 15, 4294967295)
     ]

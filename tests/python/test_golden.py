@@ -72,6 +72,10 @@ def test_object_keys(case: dict[str, Any]) -> None:
     assert keys.shard(block, case["rank"]) == case["shard"]
     assert keys.ready(block, case["rank"]) == case["ready"]
     assert keys.manifest(block) == case["manifest"]
+    by_layer = _native.ObjectKeys(bytes.fromhex(case["keyspace"]), by_layer=True)
+    assert [by_layer.layer(block, case["rank"], n) for n in (0, 1, 79)] == case["layers"]
+    assert by_layer.ready(block, case["rank"]) == case["layers_ready"]
+    assert by_layer.manifest(block) == case["layers_manifest"]
 
 
 @pytest.mark.parametrize("case", cases("model.json"))

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mooncake_trtllm.cli import stores
+from mooncake_trtllm.cli import offers, stores
 from mooncake_trtllm.cli.demo_report import Step, text
 from mooncake_trtllm.cli.demo_steps import Scene
 from mooncake_trtllm.cli.exits import BROKEN, GOOD, UsageError, exit_code
@@ -41,6 +41,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     stores.add_options(parser, default="mooncake")
+    stores.add_granularity(parser)
     parser.add_argument("--tp", type=int, default=2, metavar="N", help="ranks (default: 2)")
     parser.add_argument(
         "--verbose", action="store_true", help="let the ranks print to standard error"
@@ -109,7 +110,7 @@ def _scene(options: argparse.Namespace) -> Iterator[Scene]:
             _GEOMETRY,
             tp=options.tp,
             ranks="processes" if processes else "threads",
-            env=store.env,
+            env={**store.env, **offers.granularity_settings(stores.granularity_of(options))},
             quiet=not options.verbose,
             pool_blocks=_POOL_BLOCKS,
             block_reuse=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -33,7 +34,8 @@ _PROMPT_TOKENS = 1024 + 7
 _VOCABULARY = 32000
 _DRAIN_S = 30.0
 _TAMPER_TIMEOUT_S = 60.0
-_SHARD = "/r"
+_SHARD = re.compile(r"/r\d+(/\d+)?$")
+"""A rank's shard of a block, whole or one layer of it."""
 
 
 class Scene:
@@ -125,7 +127,7 @@ class Scene:
 
     def _tampered(self, store: LocalStore | PrivateFolder, keys: list[str]) -> Step:
         """One shard of a prompt's block is altered behind the connector's back."""
-        shards = [key for key in keys if key.rpartition(_SHARD)[2].isdigit()]
+        shards = [key for key in keys if _SHARD.search(key)]
         if not shards:
             raise SimulationError(f"no shard among the {len(keys)} keys of the store")
         victim = shards[len(shards) // 2]

@@ -99,9 +99,7 @@ class Replay:
         """One instance, from cold start to close, over the whole workload."""
         hits = self._first_hits if self._runs == 0 else self._repeated_hits()
         self._runs += 1
-        report = TraceReport(
-            config, backend, self.prefill_tok_per_s, hits, granularity=self.granularity
-        )
+        report = TraceReport(config, backend, self.prefill_tok_per_s, hits)
         try:
             with Instance(config) as instance:
                 report.begin()

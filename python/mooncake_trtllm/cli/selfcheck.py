@@ -10,9 +10,10 @@ import argparse
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
-from mooncake_trtllm.cli import environment, stores
+from mooncake_trtllm.cli import environment, offers, stores
 from mooncake_trtllm.cli.checks import Check, Checks
 from mooncake_trtllm.cli.exits import BROKEN, GOOD, exit_code
 from mooncake_trtllm.cli.output import print_json
@@ -46,6 +47,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     stores.add_options(parser, default=None)
+    stores.add_granularity(parser)
     parser.add_argument("--tp", type=int, default=2, choices=(1, 2, 4), help="ranks (default: 2)")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.set_defaults(run=run)
@@ -64,7 +66,8 @@ def run(options: argparse.Namespace) -> int:
                 stores.open_store(backend, _SEGMENT_BYTES, options.segment_bytes) as store,
             ):
                 checks.add(Check("store", True, _store_text(store)))
-                _move_blocks(checks, options.tp, store, Path(folder))
+                env = {**store.env, **offers.granularity_settings(stores.granularity_of(options))}
+                _move_blocks(checks, options.tp, env, Path(folder))
         except (SimulationError, LocalStoreError) as error:
             code = exit_code(error) or BROKEN
             checks.add(Check("run", False, str(error), "see the reason in the text"))
@@ -90,7 +93,7 @@ def _store_text(store: stores.RunStore) -> str:
     )
 
 
-def _move_blocks(checks: Checks, tp: int, store: stores.RunStore, folder: Path) -> None:
+def _move_blocks(checks: Checks, tp: int, env: Mapping[str, str], folder: Path) -> None:
     seed = stores.run_seed(folder)
 
     def config(
@@ -100,7 +103,7 @@ def _move_blocks(checks: Checks, tp: int, store: stores.RunStore, folder: Path) 
             ModelFolder.create(folder / name, geometry, weights_seed=seed),
             geometry,
             tp=ranks,
-            env=store.env,
+            env=env,
             pool_blocks=64,
             block_reuse=False,
             pool_geometry=pool,

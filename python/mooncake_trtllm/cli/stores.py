@@ -16,10 +16,12 @@ from mooncake_trtllm.local_store import LocalStore
 __all__ = [
     "RunStore",
     "add_exclusive_option",
+    "add_granularity",
     "add_options",
     "add_segment_option",
     "available_bytes",
     "check_fits",
+    "granularity_of",
     "open_store",
     "run_seed",
     "segment_bytes",
@@ -97,6 +99,20 @@ def add_exclusive_option(parser: argparse.ArgumentParser) -> None:
 def run_seed(folder: Path | str) -> int:
     """A number that differs from run to run, taken from the name of its temporary folder."""
     return int.from_bytes(Path(folder).name.encode()[-7:], "big")
+
+
+def add_granularity(parser: argparse.ArgumentParser) -> None:
+    """`--layer-granularity`."""
+    parser.add_argument(
+        "--layer-granularity",
+        action="store_true",
+        help="store each layer of a block as an object of its own, as MC_LAYER_GRANULARITY=1 does",
+    )
+
+
+def granularity_of(options: argparse.Namespace) -> str:
+    """What the options of a verb ask for."""
+    return "layer" if options.layer_granularity else "block"
 
 
 def segment_bytes(blocks: int, block_bytes: int, objects_per_block: int) -> int:

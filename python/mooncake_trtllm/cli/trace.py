@@ -32,6 +32,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     stores.add_options(parser, default="memory")
     stores.add_exclusive_option(parser)
+    stores.add_granularity(parser)
     parser.add_argument("--tp", type=int, default=1, metavar="N", help="ranks (default: 1)")
     parser.add_argument(
         "--ranks",
@@ -86,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         geometry_for(workload, options.tokens_per_block, options.tp),
         options.tp,
         options.ranks,
-        granularity="block",
+        granularity=stores.granularity_of(options),
         prefill_tok_per_s=options.prefill_tok_per_s,
     )
     with (

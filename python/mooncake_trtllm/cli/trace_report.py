@@ -10,6 +10,7 @@ from typing import Any
 from mooncake_trtllm.cli.output import human_bytes, rounded
 from mooncake_trtllm.cli.ttft_model import speedup
 from mooncake_trtllm.simulator import InstanceConfig, RequestResult
+from mooncake_trtllm.simulator.ledger import CallbackTime
 
 __all__ = ["LLAMA", "LLAMA_LAYERS", "LLAMA_TOKEN_BYTES", "TraceReport", "hits_digest", "text"]
 
@@ -33,14 +34,11 @@ class TraceReport:
         backend: str,
         prefill_tok_per_s: float,
         ideal_hits: list[int],
-        *,
-        granularity: str = "block",
     ) -> None:
         self._config = config
         self._backend = backend
         self._prefill_tok_per_s = prefill_tok_per_s
         self._ideal_hits = ideal_hits
-        self._granularity = granularity
         self._results: list[RequestResult] = []
         self._workers: list[dict[str, int | float]] = []
         self._load_seconds = 0.0
@@ -61,9 +59,7 @@ class TraceReport:
         self._seconds = time.monotonic() - self._began
         self._workers = [entry["worker"] or {} for entry in stats]
         # Measured by the driver, on the slowest rank: steps without a load cost next to nothing.
-        self._load_seconds = max(
-            entry["ledger"].callbacks["start_load_kv"].seconds for entry in stats
-        )
+        self._load_seconds = max(_waited(entry["ledger"].callbacks) for entry in stats)
 
     def fail(self, reason: str) -> None:
         """The run ended early; what was collected until then stays."""
@@ -75,6 +71,12 @@ class TraceReport:
     def total(self, name: str) -> int:
         """A counter of the workers, over all ranks."""
         return int(sum(worker.get(name, 0) for worker in self._workers))
+
+    @property
+    def granularity(self) -> str:
+        """What the workers stored as one object."""
+        by_layer = any(worker.get("layers_stored_apart", 0) for worker in self._workers)
+        return "layer" if by_layer else "block"
 
     @property
     def hits(self) -> list[int]:
@@ -139,7 +141,7 @@ class TraceReport:
             "schema": "trace/1",
             "backend": self._backend,
             "promise": "leased",
-            "granularity": self._granularity,
+            "granularity": self.granularity,
             "tp": config.tp,
             "ranks": config.ranks,
             "tokens_per_block": geometry.tokens_per_block,
@@ -176,6 +178,12 @@ class TraceReport:
                 for index, result in enumerate(self._results)
             ]
         return row
+
+
+def _waited(callbacks: dict[str, CallbackTime]) -> float:
+    """Seconds that the passes of a rank waited for loads."""
+    names = ("start_load_kv", "wait_for_layer_load")
+    return sum(callbacks[name].seconds for name in names if name in callbacks)
 
 
 def text(report: TraceReport) -> str:

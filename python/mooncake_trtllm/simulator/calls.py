@@ -15,6 +15,10 @@ from mooncake_trtllm.simulator.violations import InvariantError, is_connector_er
 __all__ = ["SchedulerCalls", "WorkerCalls"]
 
 
+# Callbacks that may say that a promised block is not in place.
+_MAY_FAIL = ("start_load_kv", "wait_for_layer_load", "wait_for_save")
+
+
 class _Calls:
     """Times a callback and turns whatever it raises into a broken invariant."""
 
@@ -28,7 +32,7 @@ class _Calls:
         try:
             return function(*arguments)
         except Exception as error:
-            if name == "start_load_kv" and is_connector_error(error):
+            if name in _MAY_FAIL and is_connector_error(error):
                 raise
             raise InvariantError("I8", f"{name} raised {type(error).__name__}: {error}") from error
         finally:
@@ -155,7 +159,7 @@ class WorkerCalls(_Calls):
         self._call("start_load_kv", self.worker.start_load_kv, self._stream)
 
     def before_layer(self, layer: int) -> None:
-        """The pre-hook of a decoder layer."""
+        """The pre-hook of a decoder layer; a KvConnectorError comes through."""
         self._call("wait_for_layer_load", self.worker.wait_for_layer_load, layer, self._stream)
 
     def after_layer(self, layer: int) -> None:
@@ -168,7 +172,7 @@ class WorkerCalls(_Calls):
             self._call("forward_pass_callable", self._forward_pass_callable)
 
     def wait_for_save(self) -> None:
-        """`wait_for_save`, after the pass."""
+        """`wait_for_save`, after the pass; a KvConnectorError comes through."""
         self._call("wait_for_save", self.worker.wait_for_save, self._stream)
 
     def get_finished(

@@ -12,7 +12,9 @@ from typing import Protocol
 from mooncake_trtllm.simulator.geometry import Geometry
 from mooncake_trtllm.simulator.model_folder import ModelFolder
 
-__all__ = ["ConnectorNames", "InstanceConfig", "make_llm_args"]
+__all__ = ["LAYER_HOOKS", "ConnectorNames", "InstanceConfig", "make_llm_args"]
+
+LAYER_HOOKS = ("each", "reversed", "twice", "some", "none", "unsteady")
 
 
 class ConnectorConfig(Protocol):
@@ -85,7 +87,9 @@ class InstanceConfig:
     """All queries of a batch before its first allocation (newer builds), or each beside its own."""
     shape: str = "1.3"
     """Which runtime's objects and endings: `1.1` or `1.3`."""
-    layer_hooks: bool = True
+    layer_hooks: str = "each"
+    """How the layer hooks fire: for `each` layer, in `reversed` order, `twice`, for `some` layers,
+    for `none`; or for each, but not in every third pass (`unsteady`)."""
     cuda_graphs: bool = False
     """Batches without prefill fire no layer hooks."""
     unguarded_metadata: bool = False
@@ -105,6 +109,7 @@ class InstanceConfig:
         checks = (
             ("ranks", self.ranks, ("threads", "processes")),
             ("shape", self.shape, ("1.1", "1.3")),
+            ("layer_hooks", self.layer_hooks, LAYER_HOOKS),
         )
         for name, value, allowed in checks:
             if value not in allowed:

@@ -6,7 +6,8 @@ Every rank runs this loop in lockstep, as the runtime's ranks do. One turn:
  2. build the metadata (leader, pickled, broadcast), bind it, start the load
  3. a load that raises on any rank fails the whole batch closed on all of them
  4. forward: per layer hook, check everything before this pass against the oracle, compute, hook;
-    then the forward callable and `wait_for_save`
+    then the forward callable and `wait_for_save`. A hook that raises fails the batch as above, and
+    the other ranks, which would hang in a collective of the model, never come to `wait_for_save`
  5. end finished requests (of the previous batch under the overlap scheduler), then cancelled ones
  6. `get_finished` on every rank, gathered; pages are freed when all ranks have reported
  7. check what was freed
@@ -67,6 +68,7 @@ class Engine:
         self._next_request_id = 1000
         self._previous: list[Step] = []
         self._progressed_at = time.monotonic()
+        self._blocks_loading = 0
         self._start(enter_thread)
         self._reporter = BatchReporter(config)
         self._forward = ForwardPass(config, oracle, self._pool, self._worker, self.ledger)
@@ -202,7 +204,7 @@ class Engine:
             parked = [record for record in batch if record.state is State.LOADING]
             runnable = [record for record in batch if record.state is not State.LOADING]
             if self._start_batch(batch, runnable, parked) and runnable:
-                executed = self._forward.run(runnable)
+                executed = self._run_batch(runnable)
             self._progressed_at = time.monotonic()
         elif self.config.unguarded_metadata:
             self._broadcast_metadata(None)
@@ -256,23 +258,42 @@ class Engine:
         loads = [record for record in batch if record.match_is_news or record in parked]
         promised = sum(record.promised_tokens for record in loads)
         blocks = promised // self.config.geometry.tokens_per_block
+        self._blocks_loading = blocks
+        self.ledger.blocks_loaded += blocks
+        return self._attempt(batch, self._worker.start_load)
+
+    def _attempt(self, batch: list[Record], action: Callable[[], object]) -> bool:
+        """Does what may find that a promised block is not in place.
+
+        False if it did on some rank: the batch has failed then.
+        """
         failure: str | None = None
         try:
-            self._worker.start_load()
-            self.ledger.blocks_loaded += blocks
+            action()
         except InvariantError:
             raise
         except Exception as error:  # noqa: BLE001 - only a KvConnectorError comes through
             failure = str(error)
             self.ledger.loads_failed += 1
-            self.ledger.blocks_in_failed_loads += blocks
         failures = self._collective.allgather(failure)
         first = next((text for text in failures if text is not None), None)
         if first is None:
             return True
+        # Where a load failed, here or elsewhere, it may have been broken off on the way.
+        self.ledger.blocks_loaded -= self._blocks_loading
+        self.ledger.blocks_in_failed_loads += self._blocks_loading
         for record in batch:
             self._fail_closed(record, first)
         return False
+
+    def _run_batch(self, runnable: list[Record]) -> list[Step]:
+        """Forward pass and `wait_for_save`; nothing if either failed somewhere."""
+        executed: list[Step] = []
+        if not self._attempt(runnable, lambda: self._forward.compute(runnable)):
+            return []
+        if not self._attempt(runnable, lambda: executed.extend(self._forward.end(runnable))):
+            return []
+        return executed
 
     def _broadcast_metadata(self, runnable: list[Record] | None) -> None:
         wire = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mooncake_trtllm.simulator.calls import WorkerCalls
 from mooncake_trtllm.simulator.config import InstanceConfig
@@ -34,30 +34,60 @@ class ForwardPass:
         self._pool = pool
         self._worker = worker
         self._ledger = ledger
+        self._passes = 0
+        self._wrong: str | None = None
 
-    def run(self, batch: Sequence[Record]) -> list[Step]:
-        """All layers, the forward callable, `wait_for_save`, then at most one token each."""
-        replayed = self._config.cuda_graphs and all(
-            record.state is State.GENERATION for record in batch
-        )
-        hooks = self._config.layer_hooks and not replayed
-        for layer in range(self._config.geometry.layers):
-            if hooks:
+    def compute(self, batch: Sequence[Record]) -> None:
+        """All layers and the forward callable.
+
+        A KvConnectorError of a hook comes through: the pass has failed.
+        """
+        layers = range(self._config.geometry.layers)
+        calls = self._hook_calls(batch)
+        for layer in reversed(layers) if self._config.layer_hooks == "reversed" else layers:
+            for _ in range(calls(layer)):
                 self._worker.before_layer(layer)
             for record in batch:
                 self._layer(record, layer)
-            if hooks:
+            for _ in range(calls(layer)):
                 self._worker.after_layer(layer)
         self._worker.forward_done()
+
+    def end(self, batch: Sequence[Record]) -> list[Step]:
+        """`wait_for_save`, then at most one token each. Only once the pass succeeded on all ranks.
+
+        A KvConnectorError of the callback comes through: the pass has failed.
+        """
+        wrong, self._wrong = self._wrong, None
         self._worker.wait_for_save()
+        if wrong is not None:
+            raise InvariantError("I1", wrong)
         return [(record, self._advance(record)) for record in batch]
+
+    def _hook_calls(self, batch: Sequence[Record]) -> Callable[[int], int]:
+        """How often the hooks of a layer fire in this pass."""
+        how = self._config.layer_hooks
+        self._passes += 1
+        self._wrong = None
+        replayed = self._config.cuda_graphs and all(
+            record.state is State.GENERATION for record in batch
+        )
+        if replayed or how == "none" or (how == "unsteady" and self._passes % 3 == 0):
+            return lambda _layer: 0
+        if how == "some":
+            return lambda layer: layer % 2
+        return lambda _layer: 2 if how == "twice" else 1
 
     def _layer(self, record: Record, layer: int) -> None:
         """Attention reads every earlier position, so all of them must be right by now."""
         start = record.position
         wrong = self._oracle.first_wrong(self._pool, record.blocks, record.prefix, layer, 0, start)
         if wrong is not None:
-            raise InvariantError("I1", self._blame(record, layer, wrong))
+            blame = self._blame(record, layer, wrong)
+            if self._config.layer_hooks != "unsteady":
+                raise InvariantError("I1", blame)
+            # The connector could not know before the pass; it must say so when the pass ends.
+            self._wrong = self._wrong or blame
         self._oracle.write(
             self._pool, record.blocks, record.prefix, layer, start, start + record.chunk
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mooncake_trtllm import _native
 from mooncake_trtllm.cli import matrix, offers
 from mooncake_trtllm.cli.main import main
 from mooncake_trtllm.cli.trace_report import TraceReport, hits_digest
@@ -93,23 +94,9 @@ def test_identical_means_within_each_scenario() -> None:
     assert not matrix.identical_hits([*rows, {"scenario": "restart", "hits_digest": "a"}])
 
 
-def test_what_this_build_lacks_is_refused_by_name(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before anything is played; what is selected explicitly is not asked about."""
-    monkeypatch.setattr(offers, "backends", lambda: ("memory",))
-    monkeypatch.setattr(offers, "GRANULARITIES", ("block",))
-    code, content, errors = run(capsys, "matrix")
-    assert (code, content) == (2, None)
-    assert "no back end 'file' and no back end 'mooncake' and no granularity 'layer'" in errors
-    assert "--backends memory --granularity block" in errors
-    offers.check(["memory"], ["block"])
-
-
-def test_the_offered_back_ends_are_those_of_the_settings_table() -> None:
-    offered = offers.backends()
-    assert set(offered) <= set(offers.ALL_BACKENDS)
-    assert {"memory", "mooncake"} <= set(offered)
+def test_the_back_ends_are_those_of_the_settings_table() -> None:
+    row = next(row for row in _native.setting_table() if row["name"] == "MC_BACKEND")
+    assert sorted(row["choices"]) == sorted(offers.BACKENDS)
 
 
 @pytest.mark.parametrize(

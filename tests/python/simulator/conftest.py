@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,11 @@ from mooncake_trtllm.simulator import (
 
 SMALL = Geometry(layers=3, kv_heads=2, head_dim=8, tokens_per_block=8)
 
+BASE = Geometry(layers=3, kv_heads=2, head_dim=8, tokens_per_block=8)
+
 MakeInstance = Callable[..., Instance]
+MakeProduct = Callable[..., Instance]
+_weights = itertools.count(1000)
 
 
 @pytest.fixture(name="reference")
@@ -56,6 +61,33 @@ def make_instance_fixture(reference: Any, tmp_path: Path) -> Iterator[MakeInstan
         defaults: dict[str, Any] = {"pool_blocks": 48, "hang_timeout_s": 20.0}
         config = InstanceConfig(model, geometry, connector=names, **{**defaults, **settings})
         instance = Instance(config).start()
+        running.append(instance)
+        return instance
+
+    yield make
+    for instance in running:
+        instance.kill()
+
+
+@pytest.fixture(name="make_product")
+def make_product_fixture(environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[MakeProduct]:
+    """Starts instances of the product over the memory store, on a model of this test alone."""
+    environment.setenv("MC_BACKEND", "memory")
+    base_seed = next(_weights) * 1000
+    folders = itertools.count()
+    running: list[Instance] = []
+
+    def make(
+        geometry: Geometry = BASE, *, weights: int = 0, tokenizer: int = 1, **settings: Any
+    ) -> Instance:
+        model = ModelFolder.create(
+            tmp_path / str(next(folders)),
+            geometry,
+            weights_seed=base_seed + weights,
+            tokenizer_seed=tokenizer,
+        )
+        defaults: dict[str, Any] = {"pool_blocks": 48, "block_reuse": False}
+        instance = Instance(InstanceConfig(model, geometry, **{**defaults, **settings})).start()
         running.append(instance)
         return instance
 

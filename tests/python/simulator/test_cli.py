@@ -80,6 +80,23 @@ def test_trace_reports_what_the_product_reuses_of_the_agentic_workload(
     assert "curve" not in row
 
 
+@pytest.mark.parametrize("tp", ["1", "2"])
+def test_trace_finds_the_same_layer_by_layer(
+    tp: str, environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment.delenv("MC_STAGING_BYTES")
+    arguments = ("trace", "--backend", "memory", "--tp", tp, "--layer-granularity")
+    code, row = run_json(capsys, *arguments)
+    assert code == 0
+    assert row["granularity"] == "layer"
+    assert (row["errors"], row["blocks_matchable"]) == (0, 19584)
+    assert row["blocks_hit"] == row["blocks_verified"] == 17248
+    cache = IdealCache(32)
+    assert row["hits_digest"] == hits_digest([cache.serve(t) for t in agentic_workload()])
+    assert row["bytes_loaded"] == 17248 * 65536
+    assert row["bytes_saved"] == 2336 * 65536
+
+
 def test_replay_reports_the_second_instance(
     use_connector: UseConnector, capsys: pytest.CaptureFixture[str]
 ) -> None:

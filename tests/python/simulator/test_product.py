@@ -2,60 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from simulator.conftest import BASE, MakeProduct
 from simulator.scenarios import play, settings_of
 from simulator.waiting import wait_until
 
-from mooncake_trtllm.simulator import (
-    DTYPES,
-    Geometry,
-    Instance,
-    InstanceConfig,
-    Media,
-    ModelFolder,
-    Prompt,
-)
+from mooncake_trtllm.simulator import DTYPES, Media, Prompt
 
-MakeProduct = Callable[..., Instance]
-
-BASE = Geometry(layers=3, kv_heads=2, head_dim=8, tokens_per_block=8)
 LONG = list(range(3000, 3100))
 IMAGE = Media(bytes(range(32)), 20, 30)
-_weights = itertools.count(1000)
-
-
-@pytest.fixture(name="make_product")
-def make_product_fixture(environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[MakeProduct]:
-    """Starts instances of the product over the memory store, on a model of this test alone."""
-    environment.setenv("MC_BACKEND", "memory")
-    base_seed = next(_weights) * 1000
-    folders = itertools.count()
-    running: list[Instance] = []
-
-    def make(
-        geometry: Geometry = BASE, *, weights: int = 0, tokenizer: int = 1, **settings: Any
-    ) -> Instance:
-        model = ModelFolder.create(
-            tmp_path / str(next(folders)),
-            geometry,
-            weights_seed=base_seed + weights,
-            tokenizer_seed=tokenizer,
-        )
-        defaults: dict[str, Any] = {"pool_blocks": 48, "block_reuse": False}
-        instance = Instance(InstanceConfig(model, geometry, **{**defaults, **settings})).start()
-        running.append(instance)
-        return instance
-
-    yield make
-    for instance in running:
-        instance.kill()
 
 
 @pytest.mark.parametrize("tp", [1, 2])

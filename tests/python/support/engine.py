@@ -197,6 +197,11 @@ class Engine:
         """Rank 0's."""
         return self.workers[0]
 
+    @property
+    def by_layer(self) -> bool:
+        """Whether layers are in place only once they were waited for."""
+        return self.worker.stats()["layers_stored_apart"] > 0
+
     def close(self) -> None:
         """Release everything."""
         self.scheduler.close()
@@ -245,11 +250,15 @@ class Engine:
             for worker in self.workers:
                 worker.bind_connector_meta(meta)
                 worker.start_load_kv(None)
+                if self.by_layer:
+                    for layer in range(self.shape.layers):
+                        worker.wait_for_layer_load(layer, None)
             self.verify(request, pages[:matched])
             self.compute(request, pages, matched)
             for worker in self.workers:
                 for layer in range(self.shape.layers):
-                    worker.wait_for_layer_load(layer, None)
+                    if not self.by_layer:
+                        worker.wait_for_layer_load(layer, None)
                     worker.save_kv_layer(layer, None)
                 worker.wait_for_save(None)
                 assert worker.get_finished([], []) == ([], [])

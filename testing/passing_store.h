@@ -8,7 +8,7 @@
 
 #include "kvc/store.h"
 
-namespace kvc {
+namespace kvc::testlib {
 
 /// A store that passes everything on; tests override what they spoil.
 class PassingStore : public Store {
@@ -43,4 +43,4 @@ class PassingStore : public Store {
   const std::shared_ptr<Store> inner_;
 };
 
-}  // namespace kvc
+}  // namespace kvc::testlib

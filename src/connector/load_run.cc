@@ -1,0 +1,432 @@
+#include "connector/load_run.h"
+
+#include <algorithm>
+#include <exception>
+#include <unordered_map>
+#include <utility>
+
+#include "base/planted.h"
+#include "connector/quiet_log.h"
+#include "kvc/block_format.h"
+
+namespace kvc {
+namespace {
+
+/// Batches shrink towards the end of a part, since nothing is fetched any more while the last one
+/// is verified and copied. Below this a call costs more than it hides.
+constexpr std::size_t kSmallBatchBytes = std::size_t{8} << 20;
+
+constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+
+}  // namespace
+
+LoadRun::LoadRun(const PipelineParts& parts, std::shared_ptr<LoadSpeed> speed,
+                 std::vector<PageTask> tasks, StreamHandle stream, std::size_t batch_blocks,
+                 Duration budget)
+    : parts_(parts),
+      speed_(std::move(speed)),
+      tasks_(std::move(tasks)),
+      stream_(stream),
+      begin_(parts_.worker.clock->now()),
+      deadline_{begin_ + budget},
+      // Half of the free staging, so that the batch after this one finds room beside it.
+      batch_blocks_max_(std::clamp<std::size_t>(
+          parts_.pages->available(StagingPool::Use::kLoad) / 2, 1, batch_blocks)) {
+  collect_blocks();
+}
+
+void LoadRun::collect_blocks() {
+  next_task_.assign(tasks_.size(), kNone);
+  std::unordered_map<BlockHash, std::size_t, BlockHashHasher> index_of;
+  index_of.reserve(tasks_.size());
+  wanted_.reserve(tasks_.size());
+  for (std::size_t t = 0; t < tasks_.size(); ++t) {
+    const auto [at, is_new] = index_of.try_emplace(tasks_[t].block, wanted_.size());
+    if (is_new) {
+      wanted_.push_back({.first_task = t, .last_task = t});
+    } else {
+      Wanted& same = wanted_[at->second];
+      next_task_[same.last_task] = t;
+      same.last_task = t;
+    }
+  }
+  const MutexLock lock(mutex_);
+  outcomes_.resize(wanted_.size());
+  if (wanted_.empty()) {
+    in_place_ = parts_.shards.parts();
+    ended_ = true;
+  }
+}
+
+// Who does the work ---------------------------------------------------------------------------
+
+void LoadRun::start() {
+  // A task keeps the run alive only while it runs: an executor that never runs it must not.
+  (void)parts_.worker.executor->submit([self = weak_from_this()] {
+    if (const std::shared_ptr<LoadRun> run = self.lock()) run->drive_in_background();
+  });
+}
+
+void LoadRun::drive_in_background() {
+  {
+    const MutexLock lock(mutex_);
+    while (driving_ && !ended_) changed_.wait(mutex_);
+    if (ended_) return;
+    driving_ = true;
+  }
+  try {
+    drive_to(parts_.shards.parts() - 1);
+  } catch (const std::exception& error) {
+    log_quietly(*parts_.worker.logger, LogLevel::kError,
+                std::string("a load broke off: ") + error.what());
+  }
+}
+
+bool LoadRun::wait(std::uint32_t part) {
+  const Clock& clock = *parts_.worker.clock;
+  while (true) {
+    bool late = false;
+    {
+      const MutexLock lock(mutex_);
+      const auto goes_on = [&]() KVC_REQUIRES(mutex_) { return in_place_ <= part && !ended_; };
+      while (goes_on() && driving_ && !deadline_.passed(clock)) {
+        changed_.wait_until(mutex_, deadline_.at);
+      }
+      if (in_place_ > part) return true;
+      while (ended_ && copying_) changed_.wait(mutex_);
+      if (ended_) return false;
+      late = driving_;
+      if (!late) driving_ = true;
+    }
+    if (late) {
+      run_out_of_time();
+    } else {
+      drive_to(part);
+    }
+  }
+}
+
+/// Drives the run until `part` is in place or the run has ended, and gives the role back. REQUIRES:
+/// this thread has taken it.
+void LoadRun::drive_to(std::uint32_t part) {
+  const auto leave = [this](bool broken) {
+    const MutexLock lock(mutex_);
+    if (broken && !ended_) end();
+    if (ended_) current_ = nullptr;
+    copying_ = driving_ = false;
+    changed_.notify_all();
+  };
+  try {
+    while (parts_in_place() <= part && advance()) {
+    }
+  } catch (...) {  // How far it came is not known.
+    leave(true);
+    throw;
+  }
+  leave(false);
+}
+
+/// One batch further. False: the run has ended.
+bool LoadRun::advance() {
+  if (has_ended()) return false;
+  if (current_ == nullptr) current_ = next_fetch();
+  if (current_ == nullptr) {
+    if (deadline_.passed(*parts_.worker.clock)) {
+      run_out_of_time();
+    } else {
+      run_out_of_staging();
+    }
+    return false;
+  }
+  if (!current_->finish(*parts_.worker.clock)) {
+    run_out_of_time();
+    return false;
+  }
+  const std::shared_ptr<BlockFetch> following = next_fetch();
+  if (following != nullptr) {
+    // On another thread if there is one; finish() does it otherwise.
+    (void)parts_.worker.executor->submit([following] { following->run(); });
+  }
+  retry_stale(*current_);
+  if (!begin_copying()) return false;
+  const Settled settled = settle(*current_);
+  end_copying();
+  remove_rejected(settled.rejected);
+  take_in(settled);
+  current_->release_pages();
+  current_ = following;
+  return true;
+}
+
+// One batch -----------------------------------------------------------------------------------
+
+/// The next objects of a part, as many as a batch, the staging and the rest of the part allow. Null
+/// if there are none left, or none can be fetched now.
+std::shared_ptr<BlockFetch> LoadRun::next_fetch() {
+  const std::size_t blocks = wanted_.size();
+  const std::size_t all = blocks * parts_.shards.parts();
+  if (begun_ == all || deadline_.passed(*parts_.worker.clock)) return nullptr;
+  const auto part = static_cast<std::uint32_t>(begun_ / blocks);
+  const std::size_t first = begun_ % blocks;
+  const std::size_t rest = blocks - first;
+  const std::size_t object_bytes = parts_.shards.object_bytes();
+  const std::size_t small = std::max<std::size_t>(kSmallBatchBytes / object_bytes, 1);
+  const std::size_t count = std::min({rest, batch_blocks_max_, std::max(small, (rest + 1) / 2)});
+  std::vector<BlockFetch::Item> items;
+  items.reserve(count);
+  while (items.size() < count) {
+    StagingLease page = parts_.pages->borrow(StagingPool::Use::kLoad);
+    if (page == nullptr) break;
+    const std::size_t index = first + items.size();
+    items.push_back({.wanted = index,
+                     .part = part,
+                     .key = parts_.shards.key(block(index), part),
+                     .page = std::move(page),
+                     .object_bytes = object_bytes});
+  }
+  if (items.empty()) return nullptr;
+  begun_ += items.size();
+  return std::make_shared<BlockFetch>(parts_.worker.store, std::move(items), deadline_);
+}
+
+/// "Said to be there, could not be read" passes: a placement that moved, a lease that lapsed during
+/// the transfer. Asked once more, then it is a miss.
+void LoadRun::retry_stale(BlockFetch& fetch) {
+  std::vector<std::size_t> stale;
+  for (std::size_t i = 0; i < fetch.results().size(); ++i) {
+    if (fetch.results()[i].reaction == Reaction::kStale) stale.push_back(i);
+  }
+  if (!stale.empty()) fetch.fetch_again(stale);
+}
+
+/// False if the run was ended: no page may be written any more.
+bool LoadRun::begin_copying() {
+  const MutexLock lock(mutex_);
+  if (ended_) return false;
+  copying_ = true;
+  return true;
+}
+
+void LoadRun::end_copying() {
+  const MutexLock lock(mutex_);
+  copying_ = false;
+  changed_.notify_all();
+}
+
+LoadRun::Settled LoadRun::settle(const BlockFetch& fetch) {
+  Settled settled;
+  for (std::size_t i = 0; i < fetch.items().size(); ++i) {
+    const BlockFetch::Item& item = fetch.items()[i];
+    const Status status = place(item, fetch.results()[i], settled);
+    if (status.ok()) {
+      settled.placed.push_back(item.wanted);
+    } else {
+      settled.failed.push_back({item.wanted, item.key, status});
+    }
+  }
+  // Only now may the staging be used for other blocks.
+  const Status flushed = parts_.worker.copier->flush(stream_);
+  if (flushed.ok()) return settled;
+  const std::uint32_t part = fetch.items().front().part;
+  for (const std::size_t index : std::exchange(settled.placed, {})) {
+    settled.failed.push_back(
+        {index,
+         parts_.shards.key(block(index), part),
+         {Code::kUnavailable, "the copy into the page failed: " + flushed.message()}});
+  }
+  return settled;
+}
+
+/// Ok: every page that wants the block holds the verified bytes of this part of it.
+Status LoadRun::place(const BlockFetch::Item& item, const GetResult& result, Settled& settled) {
+  const BlockHash& wanted = block(item.wanted);
+  switch (result.reaction) {
+    case Reaction::kOk:
+      break;
+    case Reaction::kMiss:
+    case Reaction::kStale:
+      parts_.recent->forget(wanted);
+      ++settled.gained.loads_missing;
+      return {Code::kMissing, "promised, but not in the store: evicted, or its owner is gone"};
+    case Reaction::kCallerBug:
+      // The object is larger than any of this keyspace can be. Were it left there, it would be
+      // promised again and again, and no put could replace it.
+      return reject(item, Rejection::kSize, settled);
+    case Reaction::kDown:
+    case Reaction::kBackOff:
+      parts_.recent->clear();
+      ++settled.gained.loads_unavailable;
+      return deadline_.passed(*parts_.worker.clock)
+                 ? Status(Code::kTimedOut, "not answered within the load deadline")
+                 : Status(Code::kUnavailable, "the store does not answer");
+  }
+  const std::span<const std::byte> page = item.page->bytes();
+  if (result.bytes > item.object_bytes) return reject(item, Rejection::kSize, settled);
+  Rejection rejection =
+      verify_block(parts_.shards.describe_part(wanted, item.part), page.first(result.bytes));
+  if (KVC_PLANTED("skip_verification")) rejection = Rejection::kNone;
+  if (rejection != Rejection::kNone) return reject(item, rejection, settled);
+  return copy_in(item);
+}
+
+Status LoadRun::copy_in(const BlockFetch::Item& item) {
+  const std::span<const std::byte> payload =
+      item.page->bytes().subspan(kBlockHeaderBytes, parts_.shards.part_bytes());
+  for (std::size_t t = wanted_[item.wanted].first_task; t != kNone; t = next_task_[t]) {
+    const Status copied =
+        parts_.worker.copier->copy_in(parts_.groups[item.part], tasks_[t].slot, payload, stream_);
+    if (!copied.ok()) {
+      return {Code::kUnavailable, "the copy into the page failed: " + copied.message()};
+    }
+  }
+  return {};
+}
+
+Status LoadRun::reject(const BlockFetch::Item& item, Rejection rejection, Settled& settled) {
+  count_rejection(settled.gained, rejection);
+  parts_.recent->forget(block(item.wanted));
+  settled.rejected.push_back(item.key);
+  return {Code::kRejected, "the stored bytes were refused (" + std::string(to_string(rejection)) +
+                               "); the object is removed, the next save heals it"};
+}
+
+/// Before the failure is told, so that a retry is not promised the same bytes again. What cannot be
+/// removed now is removed by the next save of the block.
+void LoadRun::remove_rejected(const std::vector<std::string>& keys) {
+  if (keys.empty()) return;
+  for (const std::string& key : keys) parts_.broken->add(key);
+  if (deadline_.passed(*parts_.worker.clock)) return;
+  const std::vector<Reaction> reactions =
+      parts_.worker.store->remove(keys, {.deadline = deadline_, .hold = nullptr});
+  for (std::size_t i = 0; i < keys.size() && i < reactions.size(); ++i) {
+    const bool gone = reactions[i] == Reaction::kOk || reactions[i] == Reaction::kMiss;
+    if (gone) parts_.broken->remove(keys[i]);
+  }
+}
+
+// What became of it ---------------------------------------------------------------------------
+
+void LoadRun::take_in(const Settled& settled) {
+  const std::uint32_t parts = parts_.shards.parts();
+  const MutexLock lock(mutex_);
+  if (ended_) return;
+  add(gained_, settled.gained);
+  for (const Failed& failed : settled.failed) fail(failed.wanted, failed.key, failed.status);
+  for (const std::size_t index : settled.placed) {
+    if (++outcomes_[index].placed_parts < parts) continue;
+    parts_.recent->saw(block(index));
+    for (std::size_t t = wanted_[index].first_task; t != kNone; t = next_task_[t]) {
+      ++gained_.blocks_loaded;
+      gained_.bytes_loaded += parts_.shards.page_bytes;
+    }
+  }
+  settled_ += settled.placed.size() + settled.failed.size();
+  if (settled_ % wanted_.size() != 0) return;
+  // A part is complete. After one that is not in place everywhere, no later one is of use.
+  if (failures_.empty()) in_place_ = static_cast<std::uint32_t>(settled_ / wanted_.size());
+  if (in_place_ < parts && failures_.empty()) {
+    changed_.notify_all();
+    return;
+  }
+  if (in_place_ < parts && settled_ < parts * wanted_.size()) {
+    (void)fail_rest({Code::kUnavailable, "given up, since another block of the step failed"});
+  }
+  end();
+}
+
+void LoadRun::run_out_of_time() {
+  const MutexLock lock(mutex_);
+  if (!ended_) {
+    gained_.loads_unavailable +=
+        fail_rest({Code::kTimedOut, "not answered within the load deadline"});
+    end();
+  }
+  while (copying_) changed_.wait(mutex_);
+}
+
+void LoadRun::run_out_of_staging() {
+  const MutexLock lock(mutex_);
+  if (ended_) return;
+  gained_.loads_unavailable +=
+      fail_rest({Code::kUnavailable,
+                 "no staging memory is free: the store still holds it for earlier calls"});
+  end();
+}
+
+void LoadRun::fail(std::size_t index, const std::string& key, const Status& status) {
+  outcomes_[index].failed = true;
+  for (std::size_t t = wanted_[index].first_task; t != kNone; t = next_task_[t]) {
+    failures_.push_back({tasks_[t].request, key, status});
+  }
+}
+
+/// What is neither in place nor known to have failed; returns how many blocks that are.
+std::size_t LoadRun::fail_rest(const Status& status) {
+  const std::uint32_t parts = parts_.shards.parts();
+  std::size_t count = 0;
+  for (std::size_t index = 0; index < wanted_.size(); ++index) {
+    const Outcome& outcome = outcomes_[index];
+    if (outcome.failed || outcome.placed_parts == parts) continue;
+    fail(index, parts_.shards.key(block(index), outcome.placed_parts), status);
+    ++count;
+  }
+  return count;
+}
+
+void LoadRun::end() {
+  ended_ = true;
+  const Duration took = parts_.worker.clock->now() - begin_;
+  gained_.load_nanoseconds = static_cast<std::uint64_t>(took.count());
+  const bool late = std::ranges::any_of(failures_, [](const LoadFailure& failure) {
+    return failure.status.code() == Code::kTimedOut;
+  });
+  if (late) {
+    speed_->ran_out_of_time();
+  } else {
+    speed_->moved(gained_.bytes_loaded, took);
+  }
+  parts_.counters->update([this, took](WorkerStats& stats) {
+    add(stats, gained_);
+    stats.load_latency.add(took);
+  });
+  changed_.notify_all();
+  if (failures_.empty()) return;
+  const LoadFailure& first = failures_.front();
+  log_quietly(*parts_.worker.logger, LogLevel::kWarning,
+              std::to_string(failures_.size()) + " of " + std::to_string(tasks_.size()) +
+                  " promised pages were not loaded, the first from " + first.key + ": " +
+                  first.status.to_string());
+}
+
+void LoadRun::cancel() {
+  const MutexLock lock(mutex_);
+  if (!ended_) end();
+  while (copying_) changed_.wait(mutex_);
+  if (!driving_) current_ = nullptr;
+}
+
+bool LoadRun::wait_until_idle(Deadline deadline) {
+  const MutexLock lock(mutex_);
+  while (driving_) {
+    if (deadline.passed(*parts_.worker.clock)) return false;
+    changed_.wait_until(mutex_, deadline.at);
+  }
+  return true;
+}
+
+std::uint32_t LoadRun::parts_in_place() const {
+  const MutexLock lock(mutex_);
+  return in_place_;
+}
+
+bool LoadRun::has_ended() const {
+  const MutexLock lock(mutex_);
+  return ended_;
+}
+
+std::vector<LoadFailure> LoadRun::failures() const {
+  const MutexLock lock(mutex_);
+  return failures_;
+}
+
+}  // namespace kvc
