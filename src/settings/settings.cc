@@ -113,9 +113,9 @@ class SettingsBuilder {
     for (Status (SettingsBuilder::*step)() :
          {&SettingsBuilder::apply_defaults, &SettingsBuilder::apply_file,
           &SettingsBuilder::apply_environment, &SettingsBuilder::apply_store_file,
-          &SettingsBuilder::apply_overrides, &SettingsBuilder::check_versions,
-          &SettingsBuilder::choose_backend, &SettingsBuilder::normalise_protocol,
-          &SettingsBuilder::fit_save_queue, &SettingsBuilder::check_ranks}) {
+          &SettingsBuilder::apply_overrides, &SettingsBuilder::choose_backend,
+          &SettingsBuilder::normalise_protocol, &SettingsBuilder::fit_save_queue,
+          &SettingsBuilder::check_ranks}) {
       Status status = (this->*step)();
       if (!status.ok()) return status;
     }
@@ -269,64 +269,59 @@ class SettingsBuilder {
     return {};
   }
 
-  Status check_versions() {}
-  return {};
-}
-
-Status
-choose_backend() {
-  const bool has_store =
-      settings_.has_value("MOONCAKE_MASTER") || settings_.has_value("MOONCAKE_CONFIG_PATH");
-  if (!settings_.has_value("MC_BACKEND")) {
-    settings_.values_[index_of("MC_BACKEND")].text = has_store ? "mooncake" : "file";
+  Status choose_backend() {
+    const bool has_store =
+        settings_.has_value("MOONCAKE_MASTER") || settings_.has_value("MOONCAKE_CONFIG_PATH");
+    if (!settings_.has_value("MC_BACKEND")) {
+      settings_.values_[index_of("MC_BACKEND")].text = has_store ? "mooncake" : "file";
+    }
+    const bool file_to_come =
+        settings_.has_value("MOONCAKE_CONFIG_PATH") && !input_.store_file_text.has_value();
+    if (settings_.text("MC_BACKEND") == "mooncake" && !settings_.has_value("MOONCAKE_MASTER") &&
+        !file_to_come) {
+      return invalid(
+          "MC_BACKEND is 'mooncake' and no master is named: set MOONCAKE_MASTER to host:port, or "
+          "MOONCAKE_CONFIG_PATH to a file with master_server_address");
+    }
+    return {};
   }
-  const bool file_to_come =
-      settings_.has_value("MOONCAKE_CONFIG_PATH") && !input_.store_file_text.has_value();
-  if (settings_.text("MC_BACKEND") == "mooncake" && !settings_.has_value("MOONCAKE_MASTER") &&
-      !file_to_come) {
-    return invalid(
-        "MC_BACKEND is 'mooncake' and no master is named: set MOONCAKE_MASTER to host:port, or "
-        "MOONCAKE_CONFIG_PATH to a file with master_server_address");
+
+  /// The store's client compares protocol names letter by letter, in lower case.
+  Status normalise_protocol() {
+    std::string& protocol = settings_.values_[index_of("MOONCAKE_PROTOCOL")].text;
+    std::erase(protocol, ' ');
+    for (char& letter : protocol) {
+      if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+    }
+    return {};
   }
-  return {};
-}
 
-/// The store's client compares protocol names letter by letter, in lower case.
-Status normalise_protocol() {
-  std::string& protocol = settings_.values_[index_of("MOONCAKE_PROTOCOL")].text;
-  std::erase(protocol, ' ');
-  for (char& letter : protocol) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  Status fit_save_queue() {
+    const std::uint64_t staging = settings_.number("MC_STAGING_BYTES");
+    Settings::Value& queue = settings_.values_[index_of("MC_SAVE_QUEUE_BYTES")];
+    if (queue.number <= staging / 2) return {};
+    if (queue.source == SettingSource::kDefault) {
+      queue.number = staging / 2;
+      queue.text = std::to_string(queue.number);
+    } else if (queue.number > staging) {
+      return invalid("MC_SAVE_QUEUE_BYTES is " + std::to_string(queue.number) +
+                     ", more than MC_STAGING_BYTES, " + std::to_string(staging) +
+                     ", in which the queue lies: raise that or lower this");
+    }
+    return {};
   }
-  return {};
-}
 
-Status fit_save_queue() {
-  const std::uint64_t staging = settings_.number("MC_STAGING_BYTES");
-  Settings::Value& queue = settings_.values_[index_of("MC_SAVE_QUEUE_BYTES")];
-  if (queue.number <= staging / 2) return {};
-  if (queue.source == SettingSource::kDefault) {
-    queue.number = staging / 2;
-    queue.text = std::to_string(queue.number);
-  } else if (queue.number > staging) {
-    return invalid("MC_SAVE_QUEUE_BYTES is " + std::to_string(queue.number) +
-                   ", more than MC_STAGING_BYTES, " + std::to_string(staging) +
-                   ", in which the queue lies: raise that or lower this");
+  Status check_ranks() {
+    if (!settings_.has_value("MC_RANK") || !settings_.has_value("MC_WORLD_SIZE")) return {};
+    const std::uint64_t rank = settings_.number("MC_RANK");
+    const std::uint64_t world = settings_.number("MC_WORLD_SIZE");
+    if (rank < world) return {};
+    return invalid("MC_RANK is " + std::to_string(rank) + " and MC_WORLD_SIZE is " +
+                   std::to_string(world) + ": ranks count from 0 to " + std::to_string(world - 1));
   }
-  return {};
-}
 
-Status check_ranks() {
-  if (!settings_.has_value("MC_RANK") || !settings_.has_value("MC_WORLD_SIZE")) return {};
-  const std::uint64_t rank = settings_.number("MC_RANK");
-  const std::uint64_t world = settings_.number("MC_WORLD_SIZE");
-  if (rank < world) return {};
-  return invalid("MC_RANK is " + std::to_string(rank) + " and MC_WORLD_SIZE is " +
-                 std::to_string(world) + ": ranks count from 0 to " + std::to_string(world - 1));
-}
-
-const SettingsInput& input_;
-Settings settings_;
+  const SettingsInput& input_;
+  Settings settings_;
 };
 
 Result<Settings> Settings::parse(const SettingsInput& input) {
