@@ -44,9 +44,9 @@ struct StepPlan {
   bool loads_in_batch = false;
   /// Promised loads could not be planned; which ones is not known. The step must fail.
   bool loads_lost = false;
-  std::vector<PageTask> loads;  ///< Promised: must be in place before the forward pass.
-  std::vector<PageTask> saves;  ///< Complete and computed once the forward pass is over.
-  std::vector<HotBlock> hot;    ///< Of these blocks, those that are to get more copies.
+  std::vector<PageTask> loads;     ///< Promised: must be in place before the forward pass.
+  std::vector<PageTask> saves;     ///< Complete and computed once the forward pass is over.
+  std::vector<HotBlock> hot = {};  ///< Of these blocks, those that are to get more copies.
 
   bool empty() const { return loads.empty() && saves.empty() && !loads_lost; }
 

@@ -350,8 +350,8 @@ class LocalStore:
             for name, process in (("master", self._master), *storages):
                 if process is not None and process.poll() is not None:
                     raise LocalStoreError(
-                        f"the store's {name.partition('-')[0]} process (pid {process.pid}) ended with "
-                        f"{describe_exit(process.returncode)} while waiting for {what}: "
+                        f"the store's {name.partition('-')[0]} process (pid {process.pid}) ended "
+                        f"with {describe_exit(process.returncode)} while waiting for {what}: "
                         f"{self._log_tail(name)}"
                     )
             if ready():

@@ -44,7 +44,7 @@ class _Resources:
         self._lock = threading.Lock()
         self._ended = False
         self._last = no_figures("worker")
-        self._layers = 0
+        self.layers = 0
         self.core: _native.Worker | None = None
         # The core takes the calls of a step one after the other; a runtime makes them on one
         # thread, and whoever does not must not make it read a plan that is being replaced.
@@ -100,9 +100,9 @@ class _Resources:
                     "a KV pool was registered after the worker was closed. Remedy: make a new one"
                 )
             self.core, self._pool = core, pool
-            self._layers = core.layers_stored_apart()
+            self.layers = core.layers_stored_apart()
         if self._entry is not None:
-            rendezvous.publish(self._entry, keyspace, core.load_budget_blocks, self._layers)
+            rendezvous.publish(self._entry, keyspace, core.load_budget_blocks, self.layers)
         log.info(
             "rank %d of %d: KV pool %s of %s, %d bytes a page, stored by %s, keyspace %s",
             instance.rank.rank,
@@ -120,7 +120,7 @@ class _Resources:
         counted = self._last if core is None else figures(core)
         return {
             **counted,
-            "layers_stored_apart": self._layers,
+            "layers_stored_apart": self.layers,
             **self._instance.lease.counters(),
         }
 
@@ -192,8 +192,7 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
                 "new connector for a new pool"
             )
         self._resources.register(host_pool(kv_cache_tensor))
-        core = self._resources.core
-        self._by_layer = core is not None and core.layers_stored_apart() > 0
+        self._by_layer = self._resources.layers > 0
 
     def register_kv_cache_layout(self, layout: Any, *_args: Any) -> None:
         """Refuse the layout of the V2 manager."""

@@ -13,7 +13,7 @@ constexpr int kBudgetShare = 2;
 
 std::shared_ptr<LoadRun> LoadPipeline::begin(std::vector<PageTask> tasks, StreamHandle stream) {
   end();
-  const auto run =
+  auto run =
       std::make_shared<LoadRun>(parts_, speed_, std::move(tasks), stream, batch_blocks_, budget_);
   (void)replace(run);
   return run;

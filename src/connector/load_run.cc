@@ -385,8 +385,9 @@ void LoadRun::end() {
   } else {
     speed_->moved(gained_.bytes_loaded, took);
   }
-  parts_.counters->update([this, took](WorkerStats& stats) {
-    add(stats, gained_);
+  const WorkerStats gained = gained_;
+  parts_.counters->update([&gained, took](WorkerStats& stats) {
+    add(stats, gained);
     stats.load_latency.add(took);
   });
   changed_.notify_all();

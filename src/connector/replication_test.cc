@@ -9,6 +9,7 @@
 #include "connector/replica_raiser.h"
 #include "connector/scheduler_fixture.h"
 #include "connector/worker_fixture.h"
+#include "testing/passing_store.h"
 
 namespace kvc {
 namespace {
@@ -17,9 +18,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 /// Keeps three copies of an object, and remembers how many each has.
-class CopyingStore final : public PassingStore {
+class CopyingStore final : public testlib::PassingStore {
  public:
-  using PassingStore::PassingStore;
+  using testlib::PassingStore::PassingStore;
 
   StoreCapabilities capabilities() const override {
     StoreCapabilities all = inner_->capabilities();
@@ -54,7 +55,7 @@ struct HotWorld : WorkerWorld {
   void bind_hot(std::vector<PageTask> loads, std::vector<PageTask> saves,
                 std::vector<HotBlock> hot) {
     worker->bind({.keyspace = kTestKeyspace,
-                  .step = ++step,
+                  .loads_in_batch = true,
                   .loads = std::move(loads),
                   .saves = std::move(saves),
                   .hot = std::move(hot)});

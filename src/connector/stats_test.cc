@@ -21,13 +21,13 @@ namespace kvc {
 namespace {
 
 /// Takes 30 ms to answer a probe.
-class SlowStore final : public PassingStore {
+class SlowStore final : public testlib::PassingStore {
  public:
   SlowStore(std::shared_ptr<Store> inner, std::shared_ptr<testlib::SimClock> time)
-      : PassingStore(std::move(inner)), time_(std::move(time)) {}
+      : testlib::PassingStore(std::move(inner)), time_(std::move(time)) {}
   std::vector<Reaction> exists(std::vector<std::string> keys, CallContext context) override {
     time_->advance(std::chrono::milliseconds(30));
-    return PassingStore::exists(std::move(keys), std::move(context));
+    return testlib::PassingStore::exists(std::move(keys), std::move(context));
   }
 
  private:

@@ -61,11 +61,8 @@ constexpr auto kOurs = std::to_array<SettingSpec>({
            "When blocks are fetched. leased: probe, promise, load; an error if a promised block is "
            "gone by then."),
     number("MC_LAYER_GRANULARITY", SettingType::kBoolean, "0", {0, 1},
-           "1: every layer of a block is stored as an object of its own, so that a pass may begin "
-           "while "
-           "later layers are loaded. Needs a model folder whose config.json states "
-           "num_hidden_layers; else blocks are stored whole. All instances that share blocks need "
-           "the same value."),
+           "1: each layer of a block is an object of its own, so that a pass can begin while later "
+           "layers load. Needs num_hidden_layers in config.json; equal for all who share blocks."),
     text("MC_MODEL_REVISION", "",
          "What the model is, if its files cannot tell or need not be read. Change it with the "
          "weights."),
