@@ -129,6 +129,7 @@ nb::list replicate(StoreObject& store, const std::vector<std::string>& keys, std
                    double timeout_s) {
   const CallContext context{.deadline = after_seconds(timeout_s), .hold = nullptr};
   std::vector<ReplicaItem> items;
+  items.reserve(keys.size());
   for (const std::string& key : keys) items.push_back({key, replicas});
   std::vector<Reaction> reactions;
   {

@@ -95,11 +95,11 @@ struct WorkerStats {
   std::uint64_t blocks_replicated = 0;
   std::uint64_t replications_failed = 0;
   std::uint64_t replications_dropped = 0;
-  std::uint64_t replication_nanoseconds = 0;
   std::uint64_t save_queue_bytes = 0;
   std::uint64_t pages_out_of_range = 0;
   LatencyHistogram load_latency;
   LatencyHistogram put_latency;
+  LatencyHistogram replication_latency;
 };
 
 inline constexpr StatField<WorkerStats> kWorkerStats[] = {
@@ -136,13 +136,11 @@ inline constexpr StatField<WorkerStats> kWorkerStats[] = {
     {"saves_failed", "", &WorkerStats::saves_failed, StatKind::kCounter,
      "Saves that the store refused, or did not answer."},
     {"blocks_replicated", "", &WorkerStats::blocks_replicated, StatKind::kCounter,
-     "Hot blocks whose objects were seen with all copies."},
+     "Hot blocks whose objects of this rank were seen with all copies."},
     {"replications_failed", "", &WorkerStats::replications_failed, StatKind::kCounter,
-     "Hot blocks without all copies: no place or no room for one, or not in time."},
+     "Hot blocks without: no place or no room for a copy, gone, or not in time."},
     {"replications_dropped", "", &WorkerStats::replications_dropped, StatKind::kCounter,
-     "Hot blocks left alone: faster than the pace, or saves were waiting."},
-    {"replication_nanoseconds", "", &WorkerStats::replication_nanoseconds, StatKind::kCounter,
-     "Background time spent on copies."},
+     "Hot blocks put off: faster than the pace, store paused, or saves were waiting."},
     {"save_queue_bytes", "", &WorkerStats::save_queue_bytes, StatKind::kGauge,
      "Payload of saves that have not ended."},
     {"pages_out_of_range", "", &WorkerStats::pages_out_of_range, StatKind::kCounter,
@@ -151,6 +149,8 @@ inline constexpr StatField<WorkerStats> kWorkerStats[] = {
 inline constexpr LatencyField<WorkerStats> kWorkerLatencies[] = {
     {"load_latency", &WorkerStats::load_latency, "All loads of one step."},
     {"put_latency", &WorkerStats::put_latency, "One batched put of shards."},
+    {"replication_latency", &WorkerStats::replication_latency,
+     "Copies of one batch of hot blocks, until they are there."},
 };
 static_assert(covers_all(kWorkerStats, kWorkerLatencies));
 

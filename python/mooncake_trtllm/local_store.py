@@ -9,9 +9,8 @@ It listens on loopback, with the peer-to-peer handshake, unless told otherwise; 
 Start-up picks free ports, waits for the master's health and for the storage node's segment, checks
 meanwhile that both processes live, and starts again with new port numbers when one exits (another
 program may take a port between our probe and their bind). Storage is a process of its own, so that
-data outlive every client; with several of them an object can have as many replicas. Stop clients
-first; `stop()` then ends storage and, last, the master. No process can outlive this one, whatever
-kills it (see `child_guard`).
+data outlive every client. Stop clients first; `stop()` then ends storage and, last, the master.
+Neither process can outlive this one, whatever kills it (see `child_guard`).
 """
 
 from __future__ import annotations
@@ -125,8 +124,9 @@ class LocalStore:
         self._log_folder = log_folder
         self._wanted = ports or StorePorts()
         self._ports = StorePorts()
+        self._more_storage_ports: list[int] = []
         self._master: subprocess.Popen[bytes] | None = None
-        self._storages: dict[str, subprocess.Popen[bytes]] = {}  # by their addresses
+        self._storages: dict[str, subprocess.Popen[bytes]] = {}  # by name, those that live
         self._logs: dict[str, IO[bytes]] = {}
 
     # Life cycle ------------------------------------------------------------------------------
@@ -177,21 +177,20 @@ class LocalStore:
         """
         if not self._storages:
             raise LocalStoreError("storage is not running; remedy: start() the store first")
-        for address in list(self._storages):
-            self.kill_storage_process(address)
+        for name in self.storage_names:
+            self.kill_storage_process(name)
         begin = time.monotonic()
         self._await(
             lambda: not self.segments(), wait_expired_s, "the master to expire the dead segments"
         )
         return time.monotonic() - begin
 
-    def kill_storage_process(self, address: str) -> None:
-        """Kills one storage process, by its segment's name, and does not wait for its expiry."""
-        process = self._storages.pop(address, None)
+    def kill_storage_process(self, name: str) -> None:
+        """Kills one of the storage processes, and does not wait for the expiry of its segment."""
+        process = self._storages.pop(name, None)
         if process is None:
             raise LocalStoreError(
-                f"no storage process has the address {address}; remedy: use one of "
-                f"{list(self._storages)}"
+                f"no storage process {name!r} lives; remedy: one of {self.storage_names}"
             )
         process.kill()
         process.wait()
@@ -223,8 +222,8 @@ class LocalStore:
         return next((process.pid for process in self._storages.values()), 0)
 
     @property
-    def storage_addresses(self) -> list[str]:
-        """Of the storage processes that live; also the names of their segments."""
+    def storage_names(self) -> list[str]:
+        """Of the storage processes that live."""
         return list(self._storages)
 
     def client_environment(self) -> dict[str, str]:
@@ -254,9 +253,7 @@ class LocalStore:
         As the master has it; none if there is no such object. Grants a lease.
         """
         try:
-            reply = json.loads(
-                self._admin_get(f"/query_key?key={urllib.parse.quote(key, safe='/')}")
-            )
+            reply = json.loads(self._admin_get("/query_key?key=" + urllib.parse.quote(key)))
         except (LocalStoreError, ValueError):
             return []
         return [str(copy["transport_endpoint_"]) for copy in reply.get("data", [])]
@@ -281,22 +278,10 @@ class LocalStore:
             environment,
         )
         self._await(self._master_ready, self.start_timeout_s, "mooncake_master to become ready")
-        for port in (self._ports.storage, *_free_ports(self.storage_processes - 1, self.host)):
-            address = f"{self.host}:{port}"
-            self._storages[address] = self._spawn(
-                f"storage-{port}",
-                [
-                    str(storage),
-                    f"--host={self.host}",
-                    f"--port={port}",
-                    f"--global_segment_size={self.segment_bytes}",
-                    "--local_buffer_size=16MB",
-                    "--protocol=tcp",
-                    f"--master_server_address={self.master_address}",
-                    f"--metadata_server={self.metadata_server}",
-                    "--minloglevel=1",
-                ],
-                environment,
+        for number, port in enumerate([self._ports.storage, *self._more_storage_ports], 1):
+            name = "storage" if number == 1 else f"storage-{number}"
+            self._storages[name] = self._spawn(
+                name, self._storage_command(storage, port), environment
             )
         self._await(
             lambda: len(self.segments()) >= self.storage_processes,
@@ -304,9 +289,23 @@ class LocalStore:
             "mooncake_client to mount memory",
         )
 
+    def _storage_command(self, program: Path, port: int) -> list[str]:
+        return [
+            str(program),
+            f"--host={self.host}",
+            f"--port={port}",
+            f"--global_segment_size={self.segment_bytes}",
+            "--local_buffer_size=16MB",
+            "--protocol=tcp",
+            f"--master_server_address={self.master_address}",
+            f"--metadata_server={self.metadata_server}",
+            "--minloglevel=1",
+        ]
+
     def _pick_ports(self) -> StorePorts:
         wanted = self._wanted
-        rpc, admin, storage, metadata = _free_ports(4, self.host)
+        free = _free_ports(3 + self.storage_processes, self.host)
+        rpc, admin, storage, metadata, *self._more_storage_ports = free
         return StorePorts(
             wanted.rpc or rpc,
             wanted.admin or admin,
@@ -343,15 +342,11 @@ class LocalStore:
         """Polls until `ready`, at most `timeout_s`; fails at once when a process of ours ends."""
         deadline = time.monotonic() + timeout_s
         while True:
-            storages = (
-                (f"storage-{address.rpartition(':')[2]}", process)
-                for address, process in self._storages.items()
-            )
-            for name, process in (("master", self._master), *storages):
+            for name, process in (("master", self._master), *self._storages.items()):
                 if process is not None and process.poll() is not None:
                     raise LocalStoreError(
-                        f"the store's {name.partition('-')[0]} process (pid {process.pid}) ended "
-                        f"with {describe_exit(process.returncode)} while waiting for {what}: "
+                        f"the store's {name} process (pid {process.pid}) ended with "
+                        f"{describe_exit(process.returncode)} while waiting for {what}: "
                         f"{self._log_tail(name)}"
                     )
             if ready():

@@ -158,7 +158,7 @@ void ReplicaRaiser::raise_batch(const std::vector<HotBlock>& batch) {
   parts_.counters->update([&, took = now - begin](WorkerStats& stats) {
     stats.blocks_replicated += done;
     stats.replications_failed += batch.size() - done;
-    stats.replication_nanoseconds += static_cast<std::uint64_t>(took.count());
+    stats.replication_latency.add(took);
   });
   // One that has gone says nothing about the store.
   const bool refused = std::ranges::any_of(reactions, [](Reaction reaction) {

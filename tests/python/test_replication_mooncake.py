@@ -87,7 +87,7 @@ def test_a_hot_block_outlives_either_storage_process(
         stats = ask("stats")
         assert [s["replications_failed"] + s["replications_dropped"] for s in stats] == [0, 0]
 
-        store.kill_storage_process(store.storage_addresses[victim])
+        store.kill_storage_process(store.storage_names[victim])
         assert len(store.segments()) == 2, "the master cannot know yet"
         begin = time.monotonic()
         assert [ask("hot") for _ in range(3)] == [FULL] * 3

@@ -274,6 +274,10 @@ class Engine:
             raise
         except Exception as error:  # noqa: BLE001 - only a KvConnectorError comes through
             failure = str(error)
+            if self._blocks_loading == 0:
+                raise InvariantError(
+                    "I8", f"a step without a promised block raised {type(error).__name__}: {error}"
+                ) from error
             self.ledger.loads_failed += 1
         failures = self._collective.allgather(failure)
         first = next((text for text in failures if text is not None), None)

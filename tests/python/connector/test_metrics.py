@@ -124,7 +124,7 @@ def test_snapshots_are_plain_and_complete(make_engine: MakeEngine) -> None:
     for connector, role in ((engine.scheduler, "scheduler"), (engine.worker, "worker")):
         names = {stat.name for stat in stat_table(role)}
         before = connector.metrics()
-        assert names <= set(before) <= names | {"queries_bypassed"}
+        assert names <= set(before) <= names | {"queries_bypassed", "layers_stored_apart"}
         assert set(connector.stats()) == {n for n in before if not n.endswith("_latency")}
         assert not any(connector.stats().values())
         json.dumps(before)
