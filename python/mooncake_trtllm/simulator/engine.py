@@ -272,7 +272,7 @@ class Engine:
             action()
         except InvariantError:
             raise
-        except Exception as error:  # noqa: BLE001 - only a KvConnectorError comes through
+        except Exception as error:
             failure = str(error)
             if self._blocks_loading == 0:
                 raise InvariantError(
