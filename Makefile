@@ -8,7 +8,7 @@ help:
 	@echo 'make demo       CTX and GEN instances reuse KV blocks through a real Mooncake Store'
 	@echo 'make showcase   every back end, rank count and granularity; figures and a report'
 	@echo 'make test       all default suites, a real Mooncake Store included'
-	@echo 'make test-fast  hermetic tests, under two minutes after the build'
+	@echo 'make test-fast  hermetic tests, under two minutes after the build (idle machine)'
 	@echo 'make bench      ratios against raw baselines, into build/bench/results.json'
 	@echo 'make crash-test 500 writers of a file store are killed; what they leave is checked'
 	@echo 'make lint       ruff, mypy, codespell, clang-format, headers alone, site, clang-tidy'

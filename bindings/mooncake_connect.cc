@@ -73,6 +73,21 @@ Status failed_import() {
               install() + "; remove what hides it from sys.path"};
 }
 
+/// Names the values that are not the usual ones: most often one of them is why a setup failed.
+std::string suspects(const MooncakeClientConfig& config) {
+  std::string text;
+  if (config.metadata_server != "P2PHANDSHAKE") {
+    // Its address may hold a password.
+    text +=
+        "; or the metadata server does not answer, since MOONCAKE_TE_META_DATA_SERVER is not "
+        "P2PHANDSHAKE";
+  }
+  if (config.protocol != "tcp") {
+    text += "; or MOONCAKE_PROTOCOL=" + config.protocol + " is not in this build of Mooncake";
+  }
+  return text;
+}
+
 /// The answer of setup(). Null with an exception raised.
 PyRef call_setup(PyObject* store, const MooncakeClientConfig& config,
                  const std::string& own_address) {
@@ -137,8 +152,9 @@ Result<PyRef> set_up_store(PyObject* store_class, const MooncakeClientConfig& co
       Code::kUnavailable,
       who + " failed with " + describe_mooncake_code(code) +
           ". The port of the master is open, so it hangs, is no Mooncake master, or is of another "
-          "release; or this machine cannot use the own address, protocol or device. Remedy: "
-          "compare `mooncake_master --version` with the release named here; check "
+          "release; or this machine cannot use the own address, protocol or device" +
+          suspects(config) +
+          ". Remedy: compare `mooncake_master --version` with the release named here; check "
           "MOONCAKE_LOCAL_HOSTNAME, MOONCAKE_PROTOCOL and MOONCAKE_DEVICE");
 }
 

@@ -11,11 +11,13 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from mooncake_trtllm import _native
 from mooncake_trtllm._lifecycle import track
 from mooncake_trtllm._log import log
-from mooncake_trtllm.settings import ConnectorSettings
+from mooncake_trtllm.errors import KvConnectorError
+from mooncake_trtllm.settings import ConnectorSettings, origin
 
 __all__ = ["StoreLease", "StoreRegistry", "stores"]
 
@@ -25,6 +27,7 @@ _MAX_ABANDONED = 4
 # Twice at the end of the last connector, in addition to what that takes itself: see worker.py.
 _CLOSE_TIMEOUT_S = 0.5
 
+_RDMA_DEVICES = Path("/sys/class/infiniband")
 _MOONCAKE_TEXTS = (
     "MOONCAKE_MASTER",
     "MOONCAKE_TE_META_DATA_SERVER",
@@ -157,16 +160,28 @@ class StoreRegistry:
 
         def open_mooncake() -> _native.Store:
             master, metadata_server, protocol, devices, local_hostname, tenant, admin = texts
-            return _native.open_mooncake_store(
-                master,
-                metadata_server=metadata_server,
-                protocol=protocol,
-                devices=devices,
-                local_hostname=local_hostname,
-                tenant=tenant,
-                global_segment_bytes=segment_bytes,
-                admin=admin,
-            )
+            if protocol == "rdma" and not has_rdma_device():
+                log.warning_once(
+                    "MOONCAKE_PROTOCOL=rdma, but this machine has no RDMA device in %s: Mooncake "
+                    "moves the data over TCP then, without a word",
+                    _RDMA_DEVICES,
+                )
+            try:
+                return _native.open_mooncake_store(
+                    master,
+                    metadata_server=metadata_server,
+                    protocol=protocol,
+                    devices=devices,
+                    local_hostname=local_hostname,
+                    tenant=tenant,
+                    global_segment_bytes=segment_bytes,
+                    admin=admin,
+                )
+            except KvConnectorError as error:
+                where = origin(core)
+                if not where:
+                    raise
+                raise type(error)(f"{error}. The master is {master}{where}") from error
 
         return ("mooncake", segment_bytes, *texts), open_mooncake
 
@@ -197,6 +212,14 @@ class StoreRegistry:
                 while self._put_off:
                     self._release(self._put_off.pop())
                 self._owner = None
+
+
+def has_rdma_device() -> bool:
+    """Whether the kernel lists one."""
+    try:
+        return any(_RDMA_DEVICES.iterdir())
+    except OSError:
+        return False
 
 
 def _file_store(path: str, max_bytes: int) -> _native.Store:

@@ -13,6 +13,7 @@ __all__ = [
     "CLIENT_ENVIRONMENT",
     "INSTALL",
     "installed_release",
+    "quieten",
     "set_missing_environment",
     "wheel_version",
 ]
@@ -48,10 +49,21 @@ def wheel_version() -> str | None:
     return found[1] if found else None
 
 
+_set_early: dict[str, str] = {}
+
+
+def quieten() -> None:
+    """Sets MC_LOG_LEVEL where it is unset. Only has an effect before the wheel is loaded."""
+    if "MC_LOG_LEVEL" not in os.environ:
+        _set_early["MC_LOG_LEVEL"] = os.environ["MC_LOG_LEVEL"] = CLIENT_ENVIRONMENT["MC_LOG_LEVEL"]
+
+
 def set_missing_environment() -> str:
     """Sets CLIENT_ENVIRONMENT where it is unset; returns what was set, as "NAME=value ..."."""
     missing = {name: value for name, value in CLIENT_ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(missing)
+    missing |= _set_early
+    _set_early.clear()
     return " ".join(f"{name}={value}" for name, value in missing.items())
 
 

@@ -13,7 +13,7 @@ from mooncake_trtllm._log import log
 from mooncake_trtllm.errors import KvConnectorConfigError
 from mooncake_trtllm.request import is_text, lora_ids_from
 
-__all__ = ["ConnectorSettings", "default_file_path", "load_settings", "parse_settings"]
+__all__ = ["ConnectorSettings", "default_file_path", "load_settings", "origin", "parse_settings"]
 
 _OUR_PREFIXES = ("MC_", "MOONCAKE_")
 
@@ -134,10 +134,18 @@ def parse_settings(
     )
 
 
+def origin(core: _native.Settings) -> str:
+    """Where MOONCAKE_MASTER stands, in brackets, if that is not the variable of that name."""
+    source = next((s for name, _, s in core.describe() if name == "MOONCAKE_MASTER"), "default")
+    if source == "store file":
+        return f" (from {core.text('MOONCAKE_CONFIG_PATH')}, master_server_address)"
+    return f" (from {core.text('MC_KV_CONFIG')})" if source == "file" else ""
+
+
 def _tell_once(core: _native.Settings) -> None:
     for text in core.warnings():
         log.warning_once("%s", text)
-    log.info_once(
+    log.essential_once(
         "settings in force: %s",
         ", ".join(f"{name}={value} ({source})" for name, value, source in core.describe()),
     )

@@ -103,7 +103,7 @@ class _Resources:
             self.layers = core.layers_stored_apart()
         if self._entry is not None:
             rendezvous.publish(self._entry, keyspace, core.load_budget_blocks, self.layers)
-        log.info(
+        log.essential(
             "rank %d of %d: KV pool %s of %s, %d bytes a page, stored by %s, keyspace %s",
             instance.rank.rank,
             instance.rank.world_size,

@@ -1,4 +1,4 @@
-// Reads a settings file, TOML or JSON, into flat names and values.
+// Reads a settings file, TOML or JSON, or the store client's own, into flat names and values.
 #pragma once
 
 #include <string>
@@ -22,5 +22,13 @@ struct FileSetting {
 /// .toml, JSON if in .json; else JSON if the text starts with '{'.
 Result<std::vector<FileSetting>> read_settings_file(std::string_view file_name,
                                                     const std::string& text);
+
+/// The store client's own file, which is JSON whatever its name.
+Result<std::vector<FileSetting>> read_store_file(std::string_view file_name,
+                                                 const std::string& text);
+
+/// How messages name the two files.
+std::string settings_file_place(std::string_view file_name);
+std::string store_file_place(std::string_view file_name);
 
 }  // namespace kvc

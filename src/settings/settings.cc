@@ -146,11 +146,16 @@ class SettingsBuilder {
 
   Status apply_file() {
     if (!input_.file_text.has_value()) return {};
-    const std::string place = "settings file '" + input_.file_name + "'";
+    const std::string place = settings_file_place(input_.file_name);
     const auto entries = read_settings_file(input_.file_name, *input_.file_text);
     if (!entries.ok()) return entries.status();
     for (const FileSetting& entry : *entries) {
       const SettingSpec* spec = find_spec(entry.name);
+      if (spec == nullptr && entry.kind == FileSetting::Kind::kOther && entry.text == "a table") {
+        return invalid(place + " has the unknown setting '" + entry.name +
+                       "', a section: settings stand in one flat table, without lines such as [" +
+                       entry.name + "]");
+      }
       if (spec == nullptr) return unknown_name(place, entry.name);
       if (spec->name == "MC_KV_CONFIG") {
         return invalid(place +
@@ -224,9 +229,8 @@ class SettingsBuilder {
   /// environment. What its file leaves out has our default.
   Status apply_store_file() {
     if (!input_.store_file_text.has_value()) return {};
-    const std::string place = "store file '" + input_.store_file_name + "'";
-    const auto entries =
-        read_settings_file(input_.store_file_name + ".json", *input_.store_file_text);
+    const std::string place = store_file_place(input_.store_file_name);
+    const auto entries = read_store_file(input_.store_file_name, *input_.store_file_text);
     if (!entries.ok()) return entries.status();
     for (const SettingSpec& spec : setting_table()) {
       if (spec.store_file_field.empty()) continue;

@@ -246,10 +246,18 @@ TEST(Settings, TheStoresOwnFileReplacesTheEnvironment) {
   input.overrides.clear();
   input.store_file_text = "{}";
   expect_refused(input, "MOONCAKE_CONFIG_PATH to a file with master_server_address");
-  input.store_file_text = "{";
-  expect_refused(input, "/etc/mooncake.json");
+  input.store_file_text = "{x";
+  expect_refused(input, "file '/etc/mooncake.json' of MOONCAKE_CONFIG_PATH cannot be read: parse ");
   input.store_file_text = R"({"master_server_address": ["a"]})";
   expect_refused(input, "master_server_address is an array");
+}
+
+TEST(Settings, ASectionInAFileIsNamedAsWhatItIs) {
+  SettingsInput input;
+  input.file_name = "kv.toml";
+  input.file_text = "[kv]\nMC_KEY_EPOCH = 1\n";
+  expect_refused(input,
+                 "has the unknown setting 'kv', a section: settings stand in one flat table");
 }
 
 TEST(Settings, FilesAreReadAsTomlAndAsJson) {

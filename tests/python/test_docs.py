@@ -252,6 +252,24 @@ def test_readme_names_the_main_commands() -> None:
     }
 
 
+def test_the_example_of_the_library_builds_and_runs(tmp_path: Path) -> None:
+    """As a user of the installed library has it, with nothing but what the page says."""
+    page = (ROOT / "docs" / "cpp-library.md").read_text()
+    for language, name in (("cmake", "CMakeLists.txt"), ("cpp", "names.cc")):
+        (text,) = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+        (tmp_path / name).write_text(text)
+    build = tmp_path / "build"
+    prefix = f"-DCMAKE_PREFIX_PATH={ROOT / 'build' / 'core'}"
+    for command in (
+        ["cmake", "-S", str(tmp_path), "-B", str(build), prefix],
+        ["cmake", "--build", str(build)],
+    ):
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    names = subprocess.run([str(build / "names")], check=True, capture_output=True, text=True)
+    assert re.fullmatch(r"([0-9a-f]{64}\n){2}", names.stdout)
+
+
 # Settings and counters ------------------------------------------------------------------------
 
 
@@ -432,6 +450,25 @@ def test_trace_fields_are_documented() -> None:
         fields["blocks_rejected"]["meaning"]
     )
     assert set(result["curve"][0]) == named_in_backticks(fields["curve"]["meaning"])
+
+
+def test_failure_fields_are_documented() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mooncake_trtllm", "trace", "--tp", "0", "--json"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    failure = json.loads(done.stdout)
+    assert_documented(failure, documented("A run without a result"))
+    assert done.returncode == failure["exit_code"]
+
+
+def test_exit_codes_are_documented() -> None:
+    (rows,) = tables(section("docs/source/outputs.md", "Exit codes"), "code")
+    told = help_text(sys.executable, "-m", "mooncake_trtllm").partition("exit codes:")[2]
+    assert list(rows) == ["0", "1", "2", "3", "130", "143"]
+    assert [code for code in rows if not re.search(rf"\b{code} [a-z]", told)] == []
 
 
 def test_matrix_fields_are_documented() -> None:

@@ -15,7 +15,7 @@ from support.fake_mooncake import FakeStore, forget_defaults, free_address, inst
 from support.processes import run_python
 from support.ticker import Ticker
 
-from mooncake_trtllm import _native
+from mooncake_trtllm import _native, mooncake_wheel
 from mooncake_trtllm.errors import KvConnectorConfigError, KvConnectorStoreError
 
 CLIENT_DEFAULTS = {
@@ -95,6 +95,15 @@ def test_a_hostname_of_another_machine_is_refused(open_store: Open) -> None:
     assert FakeStore.setups == []
 
 
+def test_what_a_verb_sets_before_is_told_too(environment: pytest.MonkeyPatch) -> None:
+    forget_defaults(environment, list(CLIENT_DEFAULTS))
+    mooncake_wheel.quieten()
+    assert os.environ["MC_LOG_LEVEL"] == "ERROR"
+    told = mooncake_wheel.set_missing_environment()
+    assert dict(pair.split("=") for pair in told.split()) == CLIENT_DEFAULTS
+    assert mooncake_wheel.set_missing_environment() == "", "once"
+
+
 def test_a_master_behind_a_registry_is_not_reached_beforehand(open_store: Open) -> None:
     open_store(master="etcd://10.0.0.1:2379;10.0.0.2:2379")
     assert FakeStore.setups[0][0][6] == "etcd://10.0.0.1:2379;10.0.0.2:2379"
@@ -141,6 +150,18 @@ def test_an_absent_master_is_a_quick_error_that_never_holds_the_gil(open_store: 
     assert "refused" in str(error.value)
     assert "start mooncake_master" in str(error.value)
     assert FakeStore.setups == [], "setup() would hold the GIL"
+
+
+def test_a_failed_setup_names_the_settings_that_are_not_the_usual_ones(open_store: Open) -> None:
+    FakeStore.setup_answer = -600
+    with pytest.raises(KvConnectorStoreError) as usual:
+        open_store()
+    assert "MOONCAKE_TE_META_DATA_SERVER" not in str(usual.value)
+    with pytest.raises(KvConnectorStoreError) as error:
+        open_store(metadata_server="http://me:secret@10.0.0.1/metadata", protocol="carrier-pigeon")
+    assert "MOONCAKE_TE_META_DATA_SERVER is not P2PHANDSHAKE" in str(error.value)
+    assert "MOONCAKE_PROTOCOL=carrier-pigeon is not in this build" in str(error.value)
+    assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize("code", [-1, -600, -900])
@@ -344,17 +365,24 @@ def test_a_process_ends_well_with_calls_in_flight() -> None:
         PREPARE
         + """
 guarded = _native.GuardedStore(store, threads=8, max_abandoned=8)
-inside = []
+inside, entered, leaving = [], threading.Semaphore(0), threading.Event()
 def take_a_while(plain):
     inside.append(1)
-    threading.Event().wait(0.5)
+    entered.release()
+    leaving.wait()
+    # The handler of the store, which is next, begins to wait meanwhile.
+    threading.Event().wait(0.2)
     inside.pop()
     return plain
 FakeStore.answers["batch_is_exist"] = take_a_while
 import atexit
-atexit.register(lambda: print(len(inside), flush=True))
+def leave():
+    print(len(inside), flush=True)
+    leaving.set()
+atexit.register(leave)
 for _ in range(3):
-    assert guarded.exists(["a"], 0.05) == ["down"]
+    assert guarded.exists(["a"], 1.0) == ["down"]
+    assert entered.acquire(timeout=30)
 sys.exit(5)
 """,
         status=5,

@@ -17,6 +17,16 @@ class Check:
     detail: str
     remedy: str = ""
 
+    @classmethod
+    def of_error(cls, name: str, error: Exception) -> Check:
+        """What failed, with the remedy that the message of such errors ends with."""
+        detail, remedy = str(error), "report this with the output of `selfcheck --json`"
+        for mark in (". Remedy: ", "; remedy: "):
+            if mark in detail:
+                detail, remedy = detail.split(mark, 1)
+                break
+        return cls(name, False, detail, remedy)
+
 
 class Checks:
     """All of them, in order."""

@@ -22,7 +22,7 @@ from mooncake_trtllm.cli import offers, stores
 from mooncake_trtllm.cli.demo_report import Step, text
 from mooncake_trtllm.cli.demo_steps import Scene
 from mooncake_trtllm.cli.exits import BROKEN, GOOD, UsageError, exit_code
-from mooncake_trtllm.cli.output import print_json
+from mooncake_trtllm.cli.output import add_output_options, print_json
 from mooncake_trtllm.simulator import Geometry, InstanceConfig, ModelFolder, SimulationError
 
 __all__ = ["add_to", "run"]
@@ -43,10 +43,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     stores.add_options(parser, default="mooncake")
     stores.add_granularity(parser)
     parser.add_argument("--tp", type=int, default=2, metavar="N", help="ranks (default: 2)")
-    parser.add_argument(
-        "--verbose", action="store_true", help="let the ranks print to standard error"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    add_output_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -57,6 +54,7 @@ def run(options: argparse.Namespace) -> int:
             f"--tp {options.tp}: must divide the {_GEOMETRY.kv_heads} KV heads of the demo's "
             "model; remedy: 1, 2, 4 or 8"
         )
+    options.backend = stores.chosen_backend(options.backend, "mooncake")
     began = time.monotonic()
     steps: list[Step] = []
     failure: str | None = None
@@ -103,6 +101,7 @@ def _scene(options: argparse.Namespace) -> Iterator[Scene]:
         tempfile.TemporaryDirectory(prefix="mooncake-trtllm-") as folder,
         stores.open_store(options.backend, _SEGMENT_BYTES, options.segment_bytes) as store,
     ):
+        stores.tell_overrides("demo", store.env)
         # A model of its own for every run: on a shared store the first step is cold all the same.
         seed = stores.run_seed(folder)
         config = InstanceConfig(

@@ -144,12 +144,15 @@ def _loopback() -> Check:
 def _settings() -> Check:
     """The values in force; where one is not the default, with where it comes from."""
     from mooncake_trtllm.errors import KvConnectorConfigError
-    from mooncake_trtllm.settings import load_settings
 
     try:
+        from mooncake_trtllm.settings import load_settings
+
         settings = load_settings()
     except KvConnectorConfigError as error:
         return Check("settings", False, str(error), "correct the setting that is named")
+    except ImportError as error:
+        return Check("settings", False, f"not read: {error}", "what mends native_module")
     values = [
         f"{name}={value}" + ("" if source == "default" else f" ({source})")
         for name, value, source in settings.core.describe()

@@ -4,28 +4,48 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from mooncake_trtllm import __version__
 from mooncake_trtllm.cli import demo, matrix, plot, selfcheck, timeline, trace
-from mooncake_trtllm.cli.exits import exit_code
+from mooncake_trtllm.cli.exits import BROKEN, USAGE, exit_code
+from mooncake_trtllm.cli.output import print_failure
 from mooncake_trtllm.cli.signals import Terminated, ended_by_signals
+from mooncake_trtllm.mooncake_wheel import quieten
 
 __all__ = ["main", "run_guarded"]
 
 _VERBS = (selfcheck, demo, trace, matrix, timeline, plot)
 _EPILOG = """\
 exit codes: 0 good; 1 an invariant or a stated bar is broken; 2 wrong usage or configuration;
-3 the store cannot be reached. With --json exactly one JSON object goes to standard output.
+3 the store cannot be reached, or was lost during the run; 130 interrupted (Ctrl-C); 143 terminated.
+With --json exactly one JSON object goes to standard output, also where a run ends without a result.
 """
+
+
+class _WrongUsage(SystemExit):
+    """What argparse refuses; it has been said on standard error."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(USAGE)
+        self.message = message
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells what it refuses to whoever calls it, too. Verbs get parsers of the same class."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        print(f"{self.prog}: error: {message}", file=sys.stderr)
+        raise _WrongUsage(message)
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="mooncake-trtllm",
         description="Tools of the Mooncake-Store-backed KV-cache connector for TensorRT-LLM.",
         epilog=_EPILOG,
@@ -40,32 +60,51 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit code."""
-    return run_guarded(parser().parse_args(arguments))
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        options = parser().parse_args(words)
+    except _WrongUsage as wrong:
+        if "--json" in words:
+            print_failure(wrong.message, USAGE)
+        return USAGE
+    return run_guarded(options)
 
 
 def run_guarded(options: argparse.Namespace) -> int:
     """Runs `options.run`; turns signals and errors that users may see into exit codes."""
-    # Must be in place before anything loads the store's library; what the user set stays.
-    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")
+    quieten()
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
     )
+    verbose = getattr(options, "verbose", False)
+    logging.getLogger("mooncake_trtllm").setLevel(logging.INFO if verbose else logging.WARNING)
     try:
         with ended_by_signals():
             return int(options.run(options))
     except KeyboardInterrupt:
-        print("interrupted; everything that was started is stopped", file=sys.stderr)
-        return 128 + signal.SIGINT
+        return _end(options, "interrupted; everything that was started is stopped", signal.SIGINT)
     except Terminated:
-        print("terminated; everything that was started is stopped", file=sys.stderr)
-        return 128 + signal.SIGTERM
+        return _end(options, "terminated; everything that was started is stopped", signal.SIGTERM)
     except BrokenPipeError:
         # The reader of our output has gone; there is nobody left to tell.
         sys.stderr.close()
-        return 1
+        return BROKEN
     except Exception as error:
         code = exit_code(error)
+        _say_failure(options, str(error) if code else repr(error), code or BROKEN)
         if code is None:
             raise
         print(f"mooncake-trtllm: error: {error}", file=sys.stderr)
         return code
+
+
+def _end(options: argparse.Namespace, reason: str, number: signal.Signals) -> int:
+    print(reason, file=sys.stderr)
+    _say_failure(options, reason, 128 + number)
+    return 128 + number
+
+
+def _say_failure(options: argparse.Namespace, reason: str, code: int) -> None:
+    """Verbs print their object when all else is done, so this one is the only one."""
+    if getattr(options, "json", False):
+        print_failure(reason, code)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from mooncake_trtllm.cli import offers, stores
-from mooncake_trtllm.cli.exits import BROKEN, GOOD, UsageError
-from mooncake_trtllm.cli.output import Progress, print_json, table
+from mooncake_trtllm.cli.exits import BROKEN, GOOD, UNREACHABLE, UsageError
+from mooncake_trtllm.cli.output import Progress, add_output_options, print_json, table
 from mooncake_trtllm.cli.replay import Replay, geometry_for
-from mooncake_trtllm.cli.trace import add_model_option, check_positive
+from mooncake_trtllm.cli.trace import add_model_option, check_curve, check_positive
 from mooncake_trtllm.cli.trace_report import LLAMA, TraceReport
 from mooncake_trtllm.simulator.workloads import agentic_workload
 
@@ -69,7 +69,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     stores.add_exclusive_option(parser)
     add_model_option(parser)
     parser.add_argument("--curve", action="store_true", help="report each request (with --json)")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    add_output_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -88,17 +88,23 @@ def add_list_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the verb."""
     check_positive(options, "--requests", "--prefill-tok-per-s")
+    check_curve(options)
+    stores.users_store()  # raises for a wrong setting of the user's before anything runs
     chosen = combinations(options)
     rows: list[dict[str, Any]] = []
     faults: list[str] = []
+    codes: set[int] = set()
+    told: set[str] = set()
     for number, combination in enumerate(chosen):
         place = f"{number + 1}/{len(chosen)}"
-        for scenario, report, exact in _play(combination, options, place):
+        for scenario, report, (code, found) in _play(combination, options, place, told):
             row = {"scenario": scenario, **report.row(with_curve=options.curve)}
             rows.append(row)
-            faults += [f"{row_name(row)}: {fault}" for fault in report.faults(exact=exact)]
+            codes.add(code)
+            faults += [f"{row_name(row)}: {fault}" for fault in found]
     identical = identical_hits(rows)
-    if not identical:
+    if not identical and UNREACHABLE not in codes:
+        codes.add(BROKEN)
         faults.append("rows of one scenario differ in their hits")
     if options.json:
         print_json({"schema": "matrix/1", "rows": rows, "hit_ratio_identical": identical})
@@ -106,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(text(rows, identical))
     for fault in faults:
         print(f"mooncake-trtllm: broken: {fault}", file=sys.stderr)
-    return BROKEN if faults else GOOD
+    return next((code for code in (BROKEN, UNREACHABLE) if code in codes), GOOD)
 
 
 def identical_hits(rows: list[dict[str, Any]]) -> bool:
@@ -199,23 +205,27 @@ def replay_of(
         combination.ranks,
         combination.granularity,
         options.prefill_tok_per_s,
+        getattr(options, "verbose", False),
     )
 
 
 def _play(
-    combination: Combination, options: argparse.Namespace, place: str
-) -> Iterator[tuple[str, TraceReport, bool]]:
-    """Both scenarios of one combination, and whether nothing but the connector can cost a hit."""
+    combination: Combination, options: argparse.Namespace, place: str, told: set[str]
+) -> Iterator[tuple[str, TraceReport, tuple[int, list[str]]]]:
+    """Both scenarios of one combination, with the exit code and the faults of each."""
+    size = None if offers.in_process_only(combination.backend) else options.segment_bytes
     replay = replay_of(combination, options, options.requests)
     with (
         tempfile.TemporaryDirectory(prefix="mooncake-trtllm-") as folder,
-        stores.open_store(combination.backend, replay.bytes_needed, options.segment_bytes) as store,
+        stores.open_store(combination.backend, replay.bytes_needed, size) as store,
         Progress("", len(replay.workload)) as progress,
     ):
         # A model of its own: combinations share nothing, on a shared store neither.
         config = replay.config(store, Path(folder), stores.run_seed(folder))
+        stores.tell_overrides("matrix", config.env, told)
         name = f"{combination.backend}, tp {combination.tp}, by {combination.granularity}"
         for scenario in SCENARIOS:
             progress.label = f"{place} {scenario} on {name}"
             report = replay.run(config, store.backend, progress.show)
-            yield scenario, report, store.ours or options.exclusive
+            exact = store.ours or options.exclusive
+            yield scenario, report, report.verdict(exact=exact, reach=lambda: stores.reach(store))

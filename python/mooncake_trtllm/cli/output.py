@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["Progress", "human_bytes", "print_json", "rounded", "table"]
+__all__ = [
+    "Progress",
+    "add_output_options",
+    "human_bytes",
+    "print_failure",
+    "print_json",
+    "rounded",
+    "table",
+]
 
 _BAR = 30
 _EVERY_S = 0.1
 _CLEAR = "\x1b[K"
 
 
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """`--json` and `--verbose`, which every verb has."""
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="show on standard error what the connector logs (settings in force, keyspaces) and "
+        "what ranks that are processes print",
+    )
+
+
 def print_json(content: Mapping[str, Any]) -> None:
     """Exactly one object on standard output."""
     sys.stdout.write(json.dumps(content) + "\n")
     sys.stdout.flush()
+
+
+def print_failure(reason: str, code: int) -> None:
+    """`error/1`: what stands on standard output of a run that ends without a result."""
+    print_json({"schema": "error/1", "ok": False, "failure": reason, "exit_code": code})
 
 
 def rounded(value: float | None, digits: int = 4) -> float | None:

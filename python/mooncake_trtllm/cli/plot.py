@@ -25,7 +25,7 @@ from mooncake_trtllm import __version__
 from mooncake_trtllm.cli.exits import BROKEN, GOOD, UsageError
 from mooncake_trtllm.cli.figures import FIGURES, STYLE, Results
 from mooncake_trtllm.cli.matrix import identical_hits
-from mooncake_trtllm.cli.output import print_json
+from mooncake_trtllm.cli.output import add_output_options, print_json
 from mooncake_trtllm.cli.trace_report import LLAMA
 
 __all__ = ["add_to", "run"]
@@ -54,7 +54,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("report"), metavar="DIR", help="default: report"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    add_output_options(parser)
     parser.set_defaults(run=run)
 
 

@@ -62,6 +62,8 @@ class Replay:
     """`threads` or `processes`."""
     granularity: str
     prefill_tok_per_s: float
+    verbose: bool = False
+    """Ranks that are processes say on standard error what they log."""
 
     def __post_init__(self) -> None:
         """The exact cache lives as long as the model's blocks in the store."""
@@ -84,7 +86,7 @@ class Replay:
             self.geometry,
             tp=self.tp,
             ranks=self.ranks,
-            quiet=True,
+            quiet=not self.verbose,
             env={**store.env, **_NO_DEADLINE, **self._own_settings()},
             pool_blocks=-(-longest // size) + 1,
             max_num_tokens=max(longest, size),

@@ -7,7 +7,6 @@ compared with the oracle, another salt must not hit, another layout must be refu
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -15,8 +14,9 @@ from pathlib import Path
 
 from mooncake_trtllm.cli import environment, offers, stores
 from mooncake_trtllm.cli.checks import Check, Checks
-from mooncake_trtllm.cli.exits import BROKEN, GOOD, exit_code
-from mooncake_trtllm.cli.output import print_json
+from mooncake_trtllm.cli.exits import BROKEN, GOOD, USAGE, exit_code
+from mooncake_trtllm.cli.output import add_output_options, print_json
+from mooncake_trtllm.errors import KvConnectorConfigError, KvConnectorError
 from mooncake_trtllm.local_store import LocalStoreError
 from mooncake_trtllm.mooncake_wheel import wheel_version
 from mooncake_trtllm.simulator import (
@@ -46,31 +46,41 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    stores.add_options(parser, default=None)
+    stores.add_options(parser, default="mooncake where its wheel is found, else file")
     stores.add_granularity(parser)
     parser.add_argument("--tp", type=int, default=2, choices=(1, 2, 4), help="ranks (default: 2)")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    add_output_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb."""
-    backend = options.backend or ("mooncake" if stores.users_store() or wheel_version() else "file")
     checks = Checks()
     code = GOOD
+    default = "mooncake" if wheel_version() else "file"
+    try:
+        backend = stores.chosen_backend(options.backend, default)
+    except KvConnectorConfigError:  # which environment.report() finds, too
+        backend, code = options.backend or default, USAGE
+    except ImportError:  # likewise
+        backend = options.backend or default
     environment.report(checks, backend)
     if checks.ok:
+        name = "store"
         try:
             with (
                 tempfile.TemporaryDirectory(prefix="mooncake-trtllm-") as folder,
                 stores.open_store(backend, _SEGMENT_BYTES, options.segment_bytes) as store,
             ):
+                stores.tell_overrides("selfcheck", store.env)
+                stores.reach(store)
                 checks.add(Check("store", True, _store_text(store)))
+                name = "run"
                 env = {**store.env, **offers.granularity_settings(stores.granularity_of(options))}
                 _move_blocks(checks, options.tp, env, Path(folder))
-        except (SimulationError, LocalStoreError) as error:
+        except (SimulationError, LocalStoreError, KvConnectorError) as error:
             code = exit_code(error) or BROKEN
-            checks.add(Check("run", False, str(error), "see the reason in the text"))
+            checks.add(Check.of_error(name, error))
     if not checks.ok:
         code = code or BROKEN
     if options.json:
@@ -84,9 +94,9 @@ def _store_text(store: stores.RunStore) -> str:
     if store.backend == "memory":
         return "memory, inside this process"
     if store.backend == "file":
-        return f"file, in the folder {store.env.get('MC_FILE_PATH') or os.environ['MC_FILE_PATH']}"
+        return f"file, in the folder {store.env.get('MC_FILE_PATH') or stores.users_folder()}"
     if store.private is None:
-        return f"mooncake, the store of {stores.users_store()}"
+        return f"mooncake, the store of {stores.users_store()}, took and returned an object"
     return (
         f"mooncake {store.private.version}, private on {store.private.master_address} "
         f"(master {store.private.master_pid}, storage {store.private.storage_pid})"

@@ -5,13 +5,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mooncake_trtllm.cli.exits import UsageError
 from mooncake_trtllm.cli.private_folder import PrivateFolder, private_folder
+from mooncake_trtllm.errors import KvConnectorConfigError
 from mooncake_trtllm.local_store import LocalStore
+
+if TYPE_CHECKING:
+    # At run time where it is used: `selfcheck` tells whether this module loads at all.
+    from mooncake_trtllm._native import Settings
 
 __all__ = [
     "RunStore",
@@ -21,16 +28,23 @@ __all__ = [
     "add_segment_option",
     "available_bytes",
     "check_fits",
+    "chosen_backend",
     "granularity_of",
     "open_store",
+    "reach",
     "run_seed",
     "segment_bytes",
+    "tell_overrides",
+    "users_folder",
     "users_store",
 ]
 
 _LEAST_SEGMENT_BYTES = 256 << 20
 _MEMORY_SHARE = 0.7
 _OBJECT_OVERHEAD_BYTES = 4096
+_SIZE = "MOONCAKE_GLOBAL_SEGMENT_SIZE"
+"""A setting whose values are written like `--segment-bytes`, and bound like it."""
+_PRIVATE = "a private store"
 _ROOM = 1.5
 """An object needs one contiguous range, and eviction begins at nine tenths."""
 
@@ -53,24 +67,84 @@ class RunStore:
         return self.backend == "memory" or self.private is not None or self.folder is not None
 
 
+def _users_settings() -> Settings:
+    """Environment and file, checked as the connector does. Raises KvConnectorConfigError.
+
+    Without a master of the user's, `mooncake` means a private store here, so MC_BACKEND=mooncake
+    alone is no mistake, as it is for the connector.
+    """
+    from mooncake_trtllm.settings import parse_settings
+
+    known = parse_settings(os.environ, {"MC_BACKEND": "memory"})
+    named = known.has_value("MOONCAKE_MASTER") or known.has_value("MOONCAKE_CONFIG_PATH")
+    return parse_settings(os.environ, {} if named else {"MOONCAKE_MASTER": _PRIVATE})
+
+
 def users_store() -> str | None:
-    """What of the environment names a Mooncake Store of the user's; None: nothing."""
-    for name in ("MOONCAKE_MASTER", "MOONCAKE_CONFIG_PATH"):
-        if os.environ.get(name):
-            return f"{name}={os.environ[name]}"
+    """What of the user's settings names a Mooncake Store; None: nothing."""
+    from mooncake_trtllm.settings import origin
+
+    settings = _users_settings()
+    master = settings.text("MOONCAKE_MASTER")
+    return None if master == _PRIVATE else f"MOONCAKE_MASTER={master}{origin(settings)}"
+
+
+def users_folder() -> str:
+    """What the user's settings name for the file back end; empty: nothing."""
+    return _users_settings().text("MC_FILE_PATH")
+
+
+def _users_backend(settings: Settings) -> str | None:
+    sources = {name: source for name, _, source in settings.describe()}
+    if sources.get("MC_BACKEND") != "default" or settings.text("MOONCAKE_MASTER") != _PRIVATE:
+        return settings.text("MC_BACKEND")
     return None
 
 
-def add_options(parser: argparse.ArgumentParser, *, default: str | None) -> None:
-    """`--backend` and `--segment-bytes`."""
+def chosen_backend(option: str | None, default: str) -> str:
+    """`--backend`, else what the user's settings name, else the default of the verb.
+
+    Raises KvConnectorConfigError for a setting that the connector would refuse, whichever it is.
+    """
+    settings = _users_settings()
+    return option or _users_backend(settings) or default
+
+
+def tell_overrides(verb: str, env: Mapping[str, str], told: set[str] | None = None) -> None:
+    """Says on standard error, once each, which of the user's settings a run replaces."""
+    settings = _users_settings()
+    users = {n: (v, s) for n, v, s in settings.describe() if s not in ("default", "override")}
+    backend = _users_backend(settings)
+    if backend is not None:
+        users.setdefault("MC_BACKEND", (backend, "MOONCAKE_MASTER"))
+    for name, (value, source) in users.items():
+        if env.get(name, value) != value and name not in (told or ()):
+            print(f"{verb} sets {name}={env[name]}; was {value} ({source})", file=sys.stderr)
+            if told is not None:
+                told.add(name)
+
+
+def reach(store: RunStore) -> None:
+    """Connects to the store once, as the connector does: an object goes there and back.
+
+    Raises KvConnectorConfigError or KvConnectorStoreError.
+    """
+    from mooncake_trtllm._stores import stores
+    from mooncake_trtllm.settings import load_settings
+
+    stores.acquire(load_settings(store.env)).release()
+
+
+def add_options(parser: argparse.ArgumentParser, *, default: str) -> None:
+    """`--backend`, for chosen_backend(), and `--segment-bytes`."""
     parser.add_argument(
         "--backend",
         choices=("memory", "file", "mooncake"),
-        default=default,
+        default=None,
         help="memory: inside this process; file: the folder that MC_FILE_PATH names, else a "
         "private one, removed after this run; mooncake: the store that MOONCAKE_MASTER or "
         "MOONCAKE_CONFIG_PATH names, else a private one on loopback, started and stopped by this "
-        f"run (default: {default or 'mooncake where its wheel or a store is found, else file'})",
+        f"run (default: what the settings name, else {default})",
     )
     add_segment_option(parser)
 
@@ -79,11 +153,25 @@ def add_segment_option(parser: argparse.ArgumentParser) -> None:
     """`--segment-bytes`."""
     parser.add_argument(
         "--segment-bytes",
-        type=int,
+        type=_bytes,
         default=None,
         metavar="N",
-        help="size of the private store or folder (default: sized to the workload)",
+        help="size of the private store or folder, as in settings: 1073741824, 512MB, 1GiB "
+        "(default: sized to the workload)",
     )
+
+
+def _bytes(text: str) -> int:
+    """A size as settings have it."""
+    from mooncake_trtllm._native import Settings
+
+    try:
+        size = Settings.parse({}, overrides={_SIZE: text, "MC_BACKEND": "memory"}).number(_SIZE)
+    except KvConnectorConfigError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size in bytes; remedy: such as 1073741824, 512MB or 1GiB"
+        ) from None
+    return size
 
 
 def add_exclusive_option(parser: argparse.ArgumentParser) -> None:
@@ -124,6 +212,10 @@ def segment_bytes(blocks: int, block_bytes: int, objects_per_block: int) -> int:
 @contextlib.contextmanager
 def open_store(backend: str, needed_bytes: int, wanted_bytes: int | None) -> Iterator[RunStore]:
     """The store for a run; a private one ends with the block, after its clients."""
+    of_user = (backend == "file" and users_folder()) or (backend == "mooncake" and users_store())
+    if wanted_bytes is not None and (backend == "memory" or of_user):
+        where = of_user or "the memory back end"
+        print(f"--segment-bytes {wanted_bytes}: without effect on {where}", file=sys.stderr)
     if backend == "memory":
         check_fits(needed_bytes, "the memory back end")
         yield RunStore("memory", {"MC_BACKEND": "memory"})
@@ -131,13 +223,13 @@ def open_store(backend: str, needed_bytes: int, wanted_bytes: int | None) -> Ite
     size = needed_bytes if wanted_bytes is None else wanted_bytes
     if size < 16 << 20:
         raise UsageError(f"--segment-bytes {size}: too small; remedy: 16777216 or more")
-    if backend == "file" and os.environ.get("MC_FILE_PATH"):
+    if backend == "file" and of_user:
         yield RunStore("file", {"MC_BACKEND": "file"})
     elif backend == "file":
         with private_folder(size, available_bytes()) as folder:
             env = {"MC_FILE_PATH": str(folder.path), "MC_FILE_MAX_BYTES": str(size)}
             yield RunStore("file", {"MC_BACKEND": "file", **env}, folder=folder)
-    elif users_store() is not None:
+    elif of_user:
         yield RunStore("mooncake", {"MC_BACKEND": "mooncake"})
     else:
         check_fits(size, "the private store")

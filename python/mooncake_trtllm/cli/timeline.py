@@ -15,8 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from mooncake_trtllm.cli import offers, stores
-from mooncake_trtllm.cli.exits import BROKEN, GOOD, UsageError
-from mooncake_trtllm.cli.output import Progress, print_json, rounded, table
+from mooncake_trtllm.cli.exits import BROKEN, GOOD, RunError, UsageError
+from mooncake_trtllm.cli.output import (
+    Progress,
+    add_output_options,
+    print_json,
+    rounded,
+    table,
+)
 from mooncake_trtllm.cli.replay import Replay
 from mooncake_trtllm.cli.trace import add_model_option, check_positive
 from mooncake_trtllm.cli.ttft_model import Prefix
@@ -82,7 +88,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="shares of the prompt that are stored (default: 0.25,0.5,0.75,0.9)",
     )
     add_model_option(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    add_output_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -103,9 +109,8 @@ def run(options: argparse.Namespace) -> int:
         )
     gb_per_s, source = options.load_gb_per_s, "given"
     if gb_per_s is None:
+        options.backend = stores.chosen_backend(options.backend, "memory")
         gb_per_s, source = _measured_gb_per_s(model, options), "measured"
-        if gb_per_s is None:
-            return BROKEN
     content: dict[str, Any] = {
         "schema": "timeline/1",
         "model": "given geometry" if own else model.title,
@@ -186,8 +191,11 @@ def _shares(given: str) -> list[float]:
     return shares
 
 
-def _measured_gb_per_s(model: Model, options: argparse.Namespace) -> float | None:
-    """Of loads with blocks of this model, by one rank; every byte of them is verified."""
+def _measured_gb_per_s(model: Model, options: argparse.Namespace) -> float:
+    """Of loads with blocks of this model, by one rank; every byte of them is verified.
+
+    Raises RunError.
+    """
     replay = Replay(
         prompts_workload(_PROMPTS, _ROUNDS, _TOKENS, model.geometry.tokens_per_block),
         model.geometry,
@@ -195,6 +203,7 @@ def _measured_gb_per_s(model: Model, options: argparse.Namespace) -> float | Non
         "threads" if offers.in_process_only(options.backend) else "processes",
         "block",
         options.prefill_tok_per_s,
+        options.verbose,
     )
     with (
         tempfile.TemporaryDirectory(prefix="mooncake-trtllm-") as folder,
@@ -202,9 +211,10 @@ def _measured_gb_per_s(model: Model, options: argparse.Namespace) -> float | Non
         Progress("measuring the load bandwidth", _PROMPTS * _ROUNDS) as progress,
     ):
         config = replay.config(store, Path(folder), stores.run_seed(folder))
+        stores.tell_overrides("timeline", config.env)
         report = replay.run(config, store.backend, progress.show)
-    faults = report.faults(exact=store.ours)
-    for fault in faults:
-        print(f"mooncake-trtllm: broken: {fault}", file=sys.stderr)
+        code, faults = report.verdict(exact=store.ours, reach=lambda: stores.reach(store))
     bandwidth = report.load_bandwidth()
-    return None if faults or bandwidth is None else bandwidth / 1e9
+    if code != GOOD or bandwidth is None:
+        raise RunError("; ".join(faults) or "nothing was loaded", code or BROKEN)
+    return bandwidth / 1e9

@@ -13,13 +13,13 @@ import tempfile
 from pathlib import Path
 
 from mooncake_trtllm.cli import offers, stores
-from mooncake_trtllm.cli.exits import BROKEN, GOOD, UsageError
-from mooncake_trtllm.cli.output import Progress, print_json
+from mooncake_trtllm.cli.exits import UsageError
+from mooncake_trtllm.cli.output import Progress, add_output_options, print_json
 from mooncake_trtllm.cli.replay import PREFILL_TOK_PER_S, Replay, geometry_for
 from mooncake_trtllm.cli.trace_report import TraceReport, text
 from mooncake_trtllm.simulator.workloads import Workload, agentic_workload, read_fast25
 
-__all__ = ["add_model_option", "add_to", "check_positive", "run"]
+__all__ = ["add_model_option", "add_to", "check_curve", "check_positive", "run"]
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -56,7 +56,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     add_model_option(parser)
     parser.add_argument("--curve", action="store_true", help="report each request (with --json)")
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    add_output_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -76,11 +76,20 @@ def check_positive(options: argparse.Namespace, *names: str) -> None:
     for name in names:
         value = getattr(options, name.lstrip("-").replace("-", "_"))
         if value is not None and not value > 0:
-            raise UsageError(f"{name} {value}: must be positive; remedy: correct it")
+            remedy = "1 or more" if isinstance(value, int) else "a number above 0"
+            raise UsageError(f"{name} {value}: must be positive; remedy: {remedy}")
+
+
+def check_curve(options: argparse.Namespace) -> None:
+    """Raises UsageError where the curve has nowhere to go."""
+    if options.curve and not options.json:
+        raise UsageError("--curve: the text has no place for it; remedy: --json with it")
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb."""
+    check_curve(options)
+    options.backend = stores.chosen_backend(options.backend, "memory")
     workload = _workload(options)
     replay = Replay(
         workload,
@@ -89,6 +98,7 @@ def run(options: argparse.Namespace) -> int:
         options.ranks,
         granularity=stores.granularity_of(options),
         prefill_tok_per_s=options.prefill_tok_per_s,
+        verbose=options.verbose,
     )
     with (
         tempfile.TemporaryDirectory(prefix="mooncake-trtllm-") as folder,
@@ -97,18 +107,21 @@ def run(options: argparse.Namespace) -> int:
         # On a store that others share, a model of its own keeps every run cold.
         seed = 1 if store.ours else stores.run_seed(folder)
         config = replay.config(store, Path(folder), seed)
+        stores.tell_overrides("trace", config.env)
         with Progress(workload.name, len(workload)) as progress:
             report: TraceReport = replay.run(config, store.backend, progress.show)
             if options.replay and report.failure is None:
                 report = replay.run(config, store.backend, progress.show)
+        code, faults = report.verdict(
+            exact=store.ours or options.exclusive, reach=lambda: stores.reach(store)
+        )
     if options.json:
         print_json(report.row(with_curve=options.curve))
     else:
         sys.stdout.write(text(report))
-    faults = report.faults(exact=store.ours or options.exclusive)
     for fault in faults:
         print(f"mooncake-trtllm: broken: {fault}", file=sys.stderr)
-    return BROKEN if faults else GOOD
+    return code
 
 
 def _workload(options: argparse.Namespace) -> Workload:

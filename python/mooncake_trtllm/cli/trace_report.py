@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
+from mooncake_trtllm.cli.exits import BROKEN, GOOD, UNREACHABLE
 from mooncake_trtllm.cli.output import human_bytes, rounded
 from mooncake_trtllm.cli.ttft_model import speedup
+from mooncake_trtllm.errors import KvConnectorStoreError
 from mooncake_trtllm.simulator import InstanceConfig, RequestResult
 from mooncake_trtllm.simulator.ledger import CallbackTime
 
@@ -16,6 +19,8 @@ __all__ = ["LLAMA", "LLAMA_LAYERS", "LLAMA_TOKEN_BYTES", "TraceReport", "hits_di
 
 LLAMA = "llama_3_1_8b_bf16"
 LLAMA_LAYERS = 32
+_UNAVAILABLE = ("loads_unavailable", "store_calls_abandoned", "store_calls_refused")
+"""Of a worker: calls that the store did not answer, or that were not made because it was down."""
 LLAMA_TOKEN_BYTES = 128 << 10
 """Llama-3.1-8B in bfloat16: 32 layers, K and V, 8 heads of 128."""
 
@@ -41,6 +46,7 @@ class TraceReport:
         self._ideal_hits = ideal_hits
         self._results: list[RequestResult] = []
         self._workers: list[dict[str, int | float]] = []
+        self._lookups_failed = 0
         self._load_seconds = 0.0
         self._began = 0.0
         self._seconds = 0.0
@@ -58,6 +64,8 @@ class TraceReport:
         """All have; `stats` of every rank."""
         self._seconds = time.monotonic() - self._began
         self._workers = [entry["worker"] or {} for entry in stats]
+        scheduler = stats[0]["scheduler"] or {}
+        self._lookups_failed = int(scheduler.get("blocks_missed_store_failed", 0))
         # Measured by the driver, on the slowest rank: steps without a load cost next to nothing.
         self._load_seconds = max(_waited(entry["ledger"].callbacks) for entry in stats)
 
@@ -111,8 +119,38 @@ class TraceReport:
             load_bytes_per_s=self.load_bandwidth(),
         )
 
-    def faults(self, *, exact: bool) -> list[str]:
-        """What is wrong with the run; `exact`: nothing but the connector can cost a hit."""
+    def verdict(
+        self, *, exact: bool, reach: Callable[[], None] | None = None
+    ) -> tuple[int, list[str]]:
+        """The exit code of the run and what is wrong with it.
+
+        `exact`: nothing but the connector can cost a hit. `reach` connects to the store once more
+        where requests failed: one that is gone is the reason, and no fault of the connector.
+        """
+        if self.failure is None:
+            self.failure = self._store_failure(reach)
+            if self.failure is not None:
+                return UNREACHABLE, [self.failure]
+        faults = self._faults(exact=exact)
+        return BROKEN if faults else GOOD, faults
+
+    def _store_failure(self, reach: Callable[[], None] | None) -> str | None:
+        failed = self._lookups_failed + sum(self.total(name) for name in _UNAVAILABLE)
+        reason = ""
+        if reach is not None and (failed or self.errors):
+            try:
+                reach()
+            except KvConnectorStoreError as error:
+                reason = f": {error}"
+        if not failed and not reason:
+            return None
+        return (
+            f"the store could not be reached during the run: {self._lookups_failed} blocks were "
+            f"looked up, {self.total('loads_unavailable')} loaded and "
+            f"{self.total('saves_failed')} saved in vain{reason}"
+        )
+
+    def _faults(self, *, exact: bool) -> list[str]:
         hit, ideal = sum(self.hits), sum(self._ideal_hits)
         verified = sum(result.blocks_verified for result in self._results)
         if self.failure is not None:
@@ -200,7 +238,8 @@ def text(report: TraceReport) -> str:
         f"  verified         {row['blocks_verified']}, every byte against the oracle",
         f"  first request    {row['first_request_blocks_hit']} blocks",
         f"  errors           {row['errors']}; rejected blocks "
-        f"{sum(row['blocks_rejected'].values())}; saves dropped {row['saves_dropped']}",
+        f"{sum(row['blocks_rejected'].values())}; saves dropped {row['saves_dropped']}; "
+        f"saves failed {row['saves_failed']}",
         f"  moved            {human_bytes(row['bytes_loaded'])} loaded"
         f"{_rate(row['load_gb_per_s'])}, {human_bytes(row['bytes_saved'])} saved"
         f"{_rate(row['save_gb_per_s'])}",

@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 _EPILOG = """\
 exit codes: 0 good; 1 an invariant or a stated bar is broken; 2 wrong usage or configuration;
-3 the store cannot be reached, or is not up.
+3 the store cannot be reached, or is not up; 130 interrupted; 143 terminated.
 """
 
 

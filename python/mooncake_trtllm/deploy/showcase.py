@@ -86,12 +86,13 @@ class _Stage:
         return status if status >= 0 else BROKEN
 
     def result(self, name: str) -> dict[str, Any] | None:
-        """What the verb printed; None where it printed nothing."""
+        """What the verb found; None where it ended without a result."""
         try:
             content = json.loads((self.out / f"{name}.json").read_text())
         except (OSError, ValueError):
             return None
-        return content if isinstance(content, dict) else None
+        good = isinstance(content, dict) and content.get("schema") != "error/1"
+        return content if good else None
 
 
 def _run(options: argparse.Namespace) -> int:

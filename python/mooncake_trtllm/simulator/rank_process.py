@@ -40,6 +40,7 @@ def main(arguments: list[str]) -> int:
     rank, line_fd, *pipe_fds = (int(text) for text in arguments)
     line = Connection(line_fd)
     config = line.recv()
+    logging.getLogger("mooncake_trtllm").setLevel(logging.WARNING if config.quiet else logging.INFO)
     pipes = [Connection(descriptor) for descriptor in pipe_fds]
 
     def abort(_reason: str) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.processes import run_python
 
-from mooncake_trtllm import KvConnectorConfigError
+from mooncake_trtllm import KvConnectorConfigError, KvConnectorStoreError, _stores
+from mooncake_trtllm._log import log
 from mooncake_trtllm.settings import load_settings
 
 
@@ -182,6 +184,85 @@ def test_the_effective_configuration_is_logged_once_with_sources(
     assert len(lines) == 1
     assert "MC_KEY_EPOCH=424242 (environment)" in lines[0]
     assert "MC_PROMISE=leased (default)" in lines[0]
+
+
+def test_the_stores_own_file_is_named_as_the_user_did(
+    environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = tmp_path / "mk2.json"
+    own.write_text("{x")
+    environment.setenv("MOONCAKE_CONFIG_PATH", str(own))
+    with pytest.raises(KvConnectorConfigError) as caught:
+        load_settings()
+    assert f"file '{own}' of MOONCAKE_CONFIG_PATH cannot be read: " in str(caught.value)
+    assert "json.exception" not in str(caught.value)
+
+
+SHOWN = """
+import logging
+import sys
+{setup}
+from mooncake_trtllm._log import log
+log.essential_once("settings in force: %s", "x=1")
+log.essential_once("settings in force: %s", "x=1")
+"""
+
+
+@pytest.mark.parametrize(
+    ("setup", "lines"),
+    [
+        ("", 1),
+        ("logging.basicConfig(level=logging.WARNING)", 1),
+        ("logging.basicConfig(level=logging.INFO)", 1),
+        ("logging.getLogger('mooncake_trtllm').setLevel(logging.WARNING)", 0),
+        ("logging.basicConfig(); logging.getLogger('mooncake_trtllm').setLevel(logging.INFO)", 1),
+        ("sys.stderr = None", 0),
+    ],
+)
+def test_an_operator_sees_the_essential_lines_without_configuring_anything(
+    setup: str, lines: int
+) -> None:
+    done = run_python(SHOWN.format(setup=setup))
+    assert (
+        done.stderr.count("mooncake_trtllm: settings in force: x=1\n")
+        + done.stderr.count("mooncake_trtllm:settings in force: x=1\n")
+        == lines
+    ), done.stderr
+    assert done.stdout == ""
+
+
+def test_settings_and_keyspace_are_essential(make_engine: Any, environment: Any) -> None:
+    told: list[str] = []
+    environment.setattr(type(log), "essential", lambda _, text, *args: told.append(text % args))
+    environment.setenv("MC_KEY_EPOCH", "434343")  # no test has logged these settings before
+    make_engine()
+    assert [text for text in told if text.startswith("settings in force: MC_BACKEND=memory")]
+    assert [text for text in told if text.startswith("rank 0 of 1: ") and "keyspace" in text]
+
+
+@pytest.mark.parametrize(("devices", "warned"), [(["mlx5_0"], False), ([], True), (None, True)])
+def test_rdma_without_a_device_is_told(
+    devices: list[str] | None,
+    warned: bool,
+    environment: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listed = tmp_path / str(len(devices or ())) / "infiniband"
+    for device in devices or ():
+        (listed / device).mkdir(parents=True)
+    if devices == []:
+        listed.mkdir(parents=True)
+    environment.setattr(_stores, "_RDMA_DEVICES", listed)
+    environment.setenv("MC_BACKEND", "mooncake")
+    environment.setenv("MOONCAKE_MASTER", "127.0.0.1:1")
+    environment.setenv("MOONCAKE_PROTOCOL", "RDMA")
+    with (
+        caplog.at_level(logging.WARNING, "mooncake_trtllm"),
+        pytest.raises((KvConnectorStoreError, KvConnectorConfigError)),
+    ):
+        _stores.StoreRegistry().acquire(load_settings())
+    assert ("no RDMA device" in caplog.text) == warned
 
 
 def test_the_secret_is_read_and_not_logged(

@@ -17,6 +17,7 @@ from simulator.waiting import alive, descendants, wait_until, wait_until_gone
 
 from mooncake_trtllm.deploy.__main__ import main
 from mooncake_trtllm.deploy.run_folder import RunFolder
+from mooncake_trtllm.deploy.showcase import _Stage
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks" / "tensorrt_llm_kv_connector"
 SCRIPT = BENCHMARKS / "deploy" / "run_ctx_gen_store.sh"
@@ -244,3 +245,14 @@ def test_ctrl_c_during_showcase_leaves_no_process(tmp_path: Path) -> None:
     assert process.returncode == 128 + signal.SIGINT
     assert "everything that was started is stopped" in errors
     assert wait_until_gone(children)
+
+
+def test_a_stage_that_ended_without_a_result_has_none(tmp_path: Path) -> None:
+    stage = _Stage(tmp_path, {})
+    for content, found in (
+        ('{"schema": "error/1"}', None),
+        ('{"schema": "a/1"}', {"schema": "a/1"}),
+    ):
+        (tmp_path / "trace.json").write_text(content)
+        assert stage.result("trace") == found
+    assert stage.result("matrix") is None

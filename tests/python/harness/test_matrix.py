@@ -114,7 +114,7 @@ def test_wrong_lists_are_exit_code_2(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, content, errors = run(capsys, "matrix", *SMALL[:4], *arguments)
-    assert (code, content) == (2, None)
+    assert (code, content["schema"]) == (2, "error/1")
     assert message in errors
 
 
@@ -161,7 +161,7 @@ def test_timelines_that_make_no_sense_are_exit_code_2(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, content, errors = run(capsys, "timeline", *arguments)
-    assert (code, content) == (2, None)
+    assert (code, content["schema"]) == (2, "error/1")
     assert message in errors
 
 

@@ -50,12 +50,15 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
     return code, json.loads(out)
 
 
-def exit_status(*arguments: str) -> object:
-    """What the shell sees: argparse ends by itself."""
-    try:
-        return main(arguments)
-    except SystemExit as error:
-        return error.code
+def assert_failure(
+    capsys: pytest.CaptureFixture[str], code: int, message: str, *arguments: str
+) -> None:
+    """A run without a result, as scripts see it."""
+    capsys.readouterr()
+    found, failure = run_json(capsys, *arguments)
+    assert found == code
+    assert (failure["schema"], failure["ok"], failure["exit_code"]) == ("error/1", False, code)
+    assert message.removeprefix("error: ") in failure["failure"]
 
 
 def test_trace_reports_what_the_product_reuses_of_the_agentic_workload(
@@ -165,47 +168,141 @@ def test_lost_hits_make_exit_code_1(
         (["trace", "--tokens-per-block", "-1"], "must be positive"),
         (["trace", "--prefill-tok-per-s", "0"], "must be positive"),
         (["trace", "--ranks", "processes"], "lives inside one process"),
-        (["trace", "--input", "no/such/file"], "cannot be read"),
+        (["trace", "--input", "no/such/file"], "error: no/such/file: cannot be read (No such"),
+        (["trace", "--input", "/dev/null"], "error: /dev/null: the file holds no request"),
+        (["trace", "--tp", "-3"], "remedy: 1 or more"),
+        (["trace", "--segment-bytes", "1 parsec"], "'1 parsec' is no size in bytes"),
+        (["trace", "--backend", "file", "--segment-bytes", "1MB"], "1048576: too small"),
         (["demo", "--tp", "3"], "must divide"),
     ],
     ids=str,
 )
-def test_wrong_usage_is_exit_code_2_and_prints_no_object(
+def test_wrong_usage_is_exit_code_2_and_says_why(
     arguments: list[str],
     message: str,
     use_connector: UseConnector,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code = exit_status(*arguments, "--json")
+    assert main(arguments) == 2
     captured = capsys.readouterr()
-    assert code == 2
     assert captured.out == ""
     assert message in captured.err
+    assert_failure(capsys, 2, message, *arguments)
 
 
 def test_a_refusal_of_the_connector_is_exit_code_2(
     use_connector: UseConnector, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_connector("Scheduler", "RefusingWorker")
-    assert main(["trace", "--json"]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "MC_BACKEND='tape'" in captured.err
+    assert_failure(capsys, 2, "MC_BACKEND='tape'", "trace")
 
 
 def test_a_store_that_cannot_be_reached_is_exit_code_3(
     use_connector: UseConnector, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_connector("Scheduler", "NoStoreWorker")
-    assert main(["trace", "--json"]) == 3
-    assert "no store at" in capsys.readouterr().err
+    assert_failure(capsys, 3, "no store at", "trace")
+
+
+def test_a_store_that_is_lost_during_the_run_is_exit_code_3(
+    use_connector: UseConnector, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_connector("BlindScheduler", "LostStoreWorker")
+    code, row = run_json(capsys, "trace", "--input", str(SAMPLE))
+    assert code == 3
+    assert row["failure"].startswith("the store could not be reached during the run")
+    assert row["blocks_matchable"] > 0, "the figures are there all the same"
+    assert main(["trace", "--input", str(SAMPLE)]) == 3
+    assert "saves failed 0" in capsys.readouterr().out
+
+
+def test_a_defect_of_ours_is_an_object_and_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        raise ZeroDivisionError("by us")
+
+    monkeypatch.setattr("mooncake_trtllm.cli.trace._workload", fail)
+    with pytest.raises(ZeroDivisionError):
+        main(["trace", "--json"])
+    failure = json.loads(capsys.readouterr().out)
+    assert failure["exit_code"] == 1
+    assert "by us" in failure["failure"]
+
+
+def test_the_curve_needs_json(
+    use_connector: UseConnector, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for verb in ("trace", "matrix"):
+        assert main([verb, "--curve"]) == 2
+        assert "remedy: --json with it" in capsys.readouterr().err
+
+
+def test_a_size_has_the_units_of_settings_and_says_where_it_is_without_effect(
+    use_connector: UseConnector, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trace", "--input", str(SAMPLE), "--segment-bytes", "0.5GiB"]) == 0
+    told = capsys.readouterr().err
+    assert f"--segment-bytes {512 << 20}: without effect on the memory back end" in told
+
+
+def test_every_verb_shows_what_the_connector_logs(
+    environment: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    environment.delenv("MC_STAGING_BYTES")
+    for ranks in ("threads", "processes"):
+        for option, wanted in (([], False), (["--verbose"], True)):
+            done = subprocess.run(
+                [
+                    *(sys.executable, "-m", "mooncake_trtllm", "trace", "--ranks", ranks),
+                    *("--backend", "memory" if ranks == "threads" else "file"),
+                    *("--requests", "1", "--json", *option),
+                ],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=120,
+            )
+            for line in ("settings in force", "keyspace"):
+                assert (line in done.stderr) == wanted, (ranks, option, done.stderr)
+
+
+def test_selfcheck_reports_a_native_module_that_does_not_load() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mooncake_trtllm", "selfcheck", "--json"],
+        # The sources alone have none.
+        env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1, done.stderr
+    failed = {check["name"] for check in json.loads(done.stdout)["checks"] if not check["ok"]}
+    assert {"native_module", "settings"} <= failed
+
+
+def test_a_signal_while_modules_are_loaded_shows_no_traceback() -> None:
+    program = (
+        "import signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'mooncake_trtllm.cli.main':\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from mooncake_trtllm.__main__ import main\n"
+        "sys.exit(main(['trace', '--json']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (130, "interrupted; nothing was started\n")
+    assert json.loads(done.stdout)["exit_code"] == 130
 
 
 def test_both_ways_to_call_are_one(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
     result = subprocess.run(
         [sys.executable, "-m", "mooncake_trtllm", "--version"],
-        env=environment,
         capture_output=True,
         text=True,
         check=True,
@@ -226,21 +323,25 @@ def test_a_signal_ends_a_run_and_all_its_processes(number: signal.Signals, tmp_p
         "from mooncake_trtllm.cli import stores, trace\n"
         "trace._workload = lambda _: trace.agentic_workload()\n"
         "from mooncake_trtllm.cli.main import main\n"
-        "sys.exit(main(['trace', '--tp', '2', '--ranks', 'processes']))\n"
+        "sys.exit(main(['trace', '--tp', '2', '--ranks', 'processes', '--json']))\n"
     )
-    path = [str(ROOT / "python"), str(ROOT / "tests" / "python")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "python")}
     fifo = tmp_path / "pid"
     os.mkfifo(fifo)
     environment["SIM_TEST_FIFO"] = str(fifo)
     with subprocess.Popen(
-        [sys.executable, "-c", program], env=environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", program],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         # Blocks until the rank is inside the callback that never returns.
         pid = int(fifo.read_text())
         process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number
+    assert json.loads(out)["exit_code"] == 128 + number
     assert "everything that was started is stopped" in errors
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

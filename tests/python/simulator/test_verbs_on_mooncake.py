@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulator.waiting import descendants, wait_until_gone
+from simulator.waiting import descendants, wait_until, wait_until_gone
 
 from mooncake_trtllm.cli.trace_report import hits_digest
 from mooncake_trtllm.local_store import LocalStore
@@ -149,6 +149,44 @@ def test_selfcheck_is_good() -> None:
     assert report["ok"] is True
     names = [check["name"] for check in report["checks"]]
     assert {"reuse", "bit_exact", "salt_isolation", "layout_refusal"} <= set(names)
+
+
+def test_selfcheck_connects_itself_before_it_calls_a_store_good() -> None:
+    code, report, _ = run_json("selfcheck", env={"MOONCAKE_MASTER": "127.0.0.1:1"})
+    assert code == 3
+    assert report["ok"] is False
+    (failed,) = (check for check in report["checks"] if not check["ok"])
+    assert failed["name"] == "store"
+    assert "127.0.0.1:1" in failed["detail"]
+    assert "start mooncake_master" in failed["remedy"]
+
+
+@pytest.mark.parametrize("dies", ["master", "storage"])
+def test_a_store_that_dies_during_a_trace_is_exit_code_3(dies: str) -> None:
+    with (
+        LocalStore(segment_bytes=512 << 20) as store,
+        subprocess.Popen(
+            command("trace", "--json"),
+            env={**os.environ, **store.client_environment()},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        assert wait_until(lambda: len(store.keys()) > 200, 60.0)
+        os.kill(store.master_pid if dies == "master" else store.storage_pid, signal.SIGKILL)
+        out, errors = process.communicate(timeout=240)
+    assert process.returncode == 3, errors
+    row = json.loads(out)
+    assert row["failure"].startswith("the store could not be reached during the run")
+    assert row["blocks_hit"] < row["blocks_hit_ideal"]
+
+
+def test_a_full_store_is_no_failure() -> None:
+    with LocalStore(segment_bytes=32 << 20) as store:
+        code, row, errors = run_json("trace", "--requests", "48", env=store.client_environment())
+    assert code == 0, errors
+    assert row["saves_dropped"] + row["saves_failed"] > 0
 
 
 @pytest.mark.parametrize("verb", ["trace", "demo", "selfcheck"])

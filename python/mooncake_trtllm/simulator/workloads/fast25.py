@@ -23,20 +23,27 @@ BLOCK_TOKENS = 512
 _VOCABULARY_BITS = 17
 _LARGEST_ID = (1 << 53) - 1
 _SHOWN = 80
+_REMEDY = (
+    "one JSON object a line, for example "
+    '{"timestamp": 0, "input_length": 600, "output_length": 10, "hash_ids": [0, 1]}'
+)
 
 
 class TraceFormatError(ValueError):
     """A trace that cannot be read: names file, line, value, reason and remedy."""
 
-    def __init__(self, path: Path, line: int | None, value: object, reason: str) -> None:
+    def __init__(self, path: Path, line: int, value: object, reason: str) -> None:
         shown = value if isinstance(value, str) else json.dumps(value, default=str)
         if len(shown) > _SHOWN:
             shown = shown[:_SHOWN] + "..."
-        where = f"{path}" if line is None else f"{path}, line {line}"
-        super().__init__(
-            f"{where}: {shown}: {reason}. Remedy: one JSON object a line, for example "
-            '{"timestamp": 0, "input_length": 600, "output_length": 10, "hash_ids": [0, 1]}'
-        )
+        super().__init__(f"{path}, line {line}: {shown}: {reason}. Remedy: {_REMEDY}")
+
+
+class TraceFileError(TraceFormatError):
+    """A trace without requests, or that cannot be opened: names file, reason and remedy."""
+
+    def __init__(self, path: Path, reason: str, remedy: str) -> None:
+        ValueError.__init__(self, f"{path}: {reason}. Remedy: {remedy}")
 
 
 def read_fast25(path: Path | str) -> Workload:
@@ -45,8 +52,8 @@ def read_fast25(path: Path | str) -> Workload:
     try:
         lines = file.read_bytes().splitlines()
     except OSError as error:
-        raise TraceFormatError(
-            file, None, str(path), f"cannot be read ({error.strerror})"
+        raise TraceFileError(
+            file, f"cannot be read ({error.strerror})", "name a file that this user can read"
         ) from error
     lengths: list[int] = []
     hash_ids: list[npt.NDArray[np.uint64]] = []
@@ -56,7 +63,7 @@ def read_fast25(path: Path | str) -> Workload:
             lengths.append(length)
             hash_ids.append(np.array(ids, dtype=np.uint64))
     if not lengths:
-        raise TraceFormatError(file, None, "", "the file holds no request")
+        raise TraceFileError(file, "the file holds no request", _REMEDY)
 
     def make(index: int) -> Tokens:
         return _tokens(hash_ids[index], lengths[index])

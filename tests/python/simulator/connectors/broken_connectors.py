@@ -292,6 +292,13 @@ class NoStoreWorker(Worker):
         raise KvConnectorStoreError("no store at 127.0.0.1:1; remedy: start one")
 
 
+class LostStoreWorker(Worker):
+    """Right in all it does, but its store was down for a while."""
+
+    def stats(self) -> dict[str, int | float]:
+        return {**super().stats(), "store_calls_refused": 3}
+
+
 class TellsAndHangsWorker(Worker):
     """Writes its pid into a pipe, then never comes back."""
 

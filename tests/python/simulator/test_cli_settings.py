@@ -1,0 +1,148 @@
+"""How the verbs meet the settings of their user: followed, checked, and replaced aloud."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_mooncake import free_address
+
+from mooncake_trtllm.cli.main import main
+
+SAMPLE = Path(__file__).parents[2] / "data" / "fast25_sample.jsonl"
+TRACE = ("trace", "--input", str(SAMPLE), "--requests", "4")
+
+
+@pytest.fixture(name="unset", autouse=True)
+def unset_fixture(environment: pytest.MonkeyPatch) -> None:
+    """As a user who has set nothing."""
+    environment.delenv("MC_STAGING_BYTES")
+    environment.delenv("MC_BACKEND")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any, list[str]]:
+    """Exit code, object, and the lines about replaced settings."""
+    capsys.readouterr()
+    code = main([*arguments, "--json"])
+    captured = capsys.readouterr()
+    told = [line for line in captured.err.splitlines() if " sets " in line]
+    return code, json.loads(captured.out), told
+
+
+def test_without_any_setting_it_is_the_memory_and_nothing_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, row, told = run(capsys, *TRACE)
+    assert (code, row["backend"], told) == (0, "memory", [])
+
+
+def test_the_back_end_of_the_environment_is_followed(
+    capsys: pytest.CaptureFixture[str], environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    environment.setenv("MC_BACKEND", "file")
+    environment.setenv("MC_FILE_PATH", str(tmp_path / "mine"))
+    code, row, told = run(capsys, *TRACE)
+    assert (code, row["backend"], told) == (0, "file", [])
+    assert (tmp_path / "mine").is_dir()
+
+
+def test_the_back_end_and_the_folder_of_the_file_are_followed(
+    capsys: pytest.CaptureFixture[str], environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = tmp_path / "kv.toml"
+    own.write_text(f"MC_BACKEND = 'file'\nMC_FILE_PATH = '{tmp_path / 'mine'}'\n")
+    environment.setenv("MC_KV_CONFIG", str(own))
+    code, row, told = run(capsys, *TRACE)
+    assert (code, row["backend"], told) == (0, "file", [])
+    assert (tmp_path / "mine").is_dir()
+
+
+@pytest.mark.parametrize("verb", ["trace", "demo", "timeline"])
+@pytest.mark.parametrize("place", ["environment", "file", "store file"])
+def test_a_master_is_followed_wherever_it_stands(
+    verb: str,
+    place: str,
+    capsys: pytest.CaptureFixture[str],
+    environment: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("mooncake.store")
+    master = free_address()
+    if place == "environment":
+        environment.setenv("MOONCAKE_MASTER", master)
+    elif place == "file":
+        (tmp_path / "kv.toml").write_text(f"MOONCAKE_MASTER = '{master}'")
+        environment.setenv("MC_KV_CONFIG", str(tmp_path / "kv.toml"))
+    else:
+        (tmp_path / "mk.json").write_text(json.dumps({"master_server_address": master}))
+        environment.setenv("MOONCAKE_CONFIG_PATH", str(tmp_path / "mk.json"))
+    code, failure, _ = run(capsys, verb)
+    assert code == 3, "nothing listens there, and nothing else was used"
+    assert master in failure["failure"]
+    if place == "file":
+        assert f"(from {tmp_path / 'kv.toml'})" in failure["failure"]
+    if place == "store file":
+        assert f"(from {tmp_path / 'mk.json'}, master_server_address)" in failure["failure"]
+
+
+@pytest.mark.parametrize("verb", ["trace", "demo", "timeline", "matrix"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MC_BACKEND", "redis"),
+        ("MC_LOAD_DEADLINE_MS", "soon"),
+        ("MC_KV_CONFIG", "/nowhere/kv.toml"),
+        ("MOONCAKE_CONFIG_PATH", "/nowhere/mk.json"),
+    ],
+)
+def test_a_wrong_setting_is_exit_code_2_even_where_a_verb_would_replace_it(
+    verb: str,
+    name: str,
+    value: str,
+    capsys: pytest.CaptureFixture[str],
+    environment: pytest.MonkeyPatch,
+) -> None:
+    environment.setenv(name, value)
+    for option in ([], ["--backends" if verb == "matrix" else "--backend", "memory"]):
+        code, failure, _ = run(capsys, verb, *option)
+        assert code == 2
+        assert name in failure["failure"]
+
+
+def test_selfcheck_names_a_wrong_setting_with_exit_code_2(
+    capsys: pytest.CaptureFixture[str], environment: pytest.MonkeyPatch
+) -> None:
+    environment.setenv("MC_BACKEND", "redis")
+    code, report, _ = run(capsys, "selfcheck")
+    assert (code, report["schema"]) == (2, "checks/1")
+    (failed,) = (check for check in report["checks"] if not check["ok"])
+    assert (failed["name"], "redis" in failed["detail"]) == ("settings", True)
+
+
+def test_each_setting_that_is_replaced_is_told(
+    capsys: pytest.CaptureFixture[str], environment: pytest.MonkeyPatch
+) -> None:
+    environment.setenv("MOONCAKE_MASTER", "127.0.0.1:1")
+    environment.setenv("MC_LOAD_DEADLINE_MS", "7")
+    environment.setenv("MC_STAGE_DEADLINE_MS", "60000")
+    # A model of its own, since the memory store is this process's.
+    code, _, told = run(capsys, *TRACE, "--backend", "memory", "--tokens-per-block", "256")
+    assert code == 0
+    assert sorted(told) == [
+        "trace sets MC_BACKEND=memory; was mooncake (MOONCAKE_MASTER)",
+        "trace sets MC_LOAD_DEADLINE_MS=60000; was 7 (environment)",
+    ]
+    matrix = ("--backends", "memory", "--granularity", "block", "--requests", "2")
+    _, _, told = run(capsys, "matrix", *matrix)
+    assert len(told) == len(set(told)) == 2, "once, not for every combination"
+
+
+def test_mooncake_alone_is_a_private_store(
+    capsys: pytest.CaptureFixture[str], environment: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mooncake.store")
+    environment.setenv("MC_BACKEND", "mooncake")
+    code, row, told = run(capsys, *TRACE)
+    assert (code, row["backend"], told) == (0, "mooncake", [])
