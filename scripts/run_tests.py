@@ -8,6 +8,7 @@ run_tests.py summary   only the closing line of the last run
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -28,6 +29,8 @@ class Suite:
     command: list[str]
     results: str
     limit_s: int
+    beside_next: bool = False
+    """Compiles for the most part: runs at low priority while the next suite waits for servers."""
 
 
 def suites(tier: str) -> list[Suite]:
@@ -43,16 +46,19 @@ def suites(tier: str) -> list[Suite]:
     versions = [sys.executable, "scripts/python_versions.py"]
     return [
         Suite("ctest", ctest, "ctest.xml", 900),
+        Suite("python versions", versions, "python-*.xml", 1800, beside_next=True),
         Suite("pytest", pytest, "pytest.xml", 1800),
-        Suite("python versions", versions, "python-*.xml", 1800),
     ]
 
 
-def run_suite(suite: Suite) -> str:
-    """Run one suite in a process group of its own; return what is wrong, or nothing."""
-    process = subprocess.Popen(
-        suite.command, cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True
-    )
+def start_suite(suite: Suite) -> subprocess.Popen[bytes]:
+    """Start one suite in a process group of its own."""
+    command = ["nice", *suite.command] if suite.beside_next else suite.command
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+def end_suite(suite: Suite, process: subprocess.Popen[bytes]) -> str:
+    """Wait for its end; return what is wrong, or nothing."""
     try:
         status = process.wait(timeout=suite.limit_s)
         return f"{suite.name} ended with status {status}" if status else ""
@@ -90,14 +96,25 @@ def run(tier: str) -> int:
     RESULTS.mkdir(parents=True)
     total = Counts()
     ok = True
-    for suite in suites(tier):
-        print(f"== {suite.name}", flush=True)
-        start = time.monotonic()
-        problem = run_suite(suite)
-        counts = collect(suite, problem)
-        ok = ok and not problem and counts.ok()
-        total.add(counts)
-        print(f"== {suite.name}: {counts.line()} in {time.monotonic() - start:.0f} s", flush=True)
+    running: list[tuple[Suite, subprocess.Popen[bytes], float]] = []
+    try:
+        for suite in suites(tier):
+            print(f"== {suite.name}", flush=True)
+            running.append((suite, start_suite(suite), time.monotonic()))
+            while running and not suite.beside_next:
+                ended, process, start = running[-1]
+                problem = end_suite(ended, process)
+                running.pop()
+                counts = collect(ended, problem)
+                ok = ok and not problem and counts.ok()
+                total.add(counts)
+                seconds = time.monotonic() - start
+                print(f"== {ended.name}: {counts.line()} in {seconds:.0f} s", flush=True)
+    finally:
+        for _, process, _ in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     summary = {"passed": total.passed, "failed": total.failed, "skipped": total.skipped}
     (RESULTS / "summary.json").write_text(json.dumps(summary) + "\n")
     print(total.line(), flush=True)
