@@ -38,6 +38,8 @@ class LoadRun : public std::enable_shared_from_this<LoadRun> {
   /// Leading parts that are in place in every page.
   std::uint32_t parts_in_place() const;
 
+  bool is_complete() const { return parts_in_place() == parts_.shards.parts(); }
+
   /// Of each task that is not in place, once wait() returned false. Of a run that ended at a part
   /// that is not the last, every task is one of these.
   std::vector<LoadFailure> failures() const;
