@@ -112,8 +112,8 @@ inline constexpr StatField<WorkerStats> kWorkerStats[] = {
     {"loads_missing", "", &WorkerStats::loads_missing, StatKind::kCounter,
      "Promised blocks that were not in the store."},
     {"loads_unavailable", "", &WorkerStats::loads_unavailable, StatKind::kCounter,
-     "Promised blocks not loaded: store down, deadline passed, no staging memory, or a layer that "
-     "the pass did not wait for."},
+     "Promised blocks not loaded: store down, deadline passed, no staging memory, given up since a "
+     "layer of another block failed, or a layer that the pass did not wait for."},
     {"rejected", "checksum", &WorkerStats::rejected_checksum, StatKind::kCounter,
      "Stored bytes refused: altered."},
     {"rejected", "layout", &WorkerStats::rejected_layout, StatKind::kCounter,
