@@ -341,7 +341,7 @@ void Worker::Impl::raise_hot(const StepPlan& bound, const Ready& with,
   std::unordered_set<BlockHash, BlockHashHasher> loaded;
   for (const PageTask& task : bound.loads) {
     bool whole = true;
-    for (std::uint32_t part = 0; part < with.shards.parts(); ++part) {
+    for (std::uint32_t part = 0; !failed.empty() && part < with.shards.parts(); ++part) {
       whole = whole && !failed.contains(with.shards.key(task.block, part));
     }
     if (whole) loaded.insert(task.block);
@@ -609,7 +609,8 @@ std::vector<LoadFailure> Worker::save(StreamHandle stream) {
     ready->hooks->end_pass();
     // What end_pass() has to tell must not be lost, whatever else is.
     if (failures.empty() && !ready->hooks->loads_were_in_time()) {
-      failures.push_back({0, "",
+      failures.push_back({0,
+                          "",
                           {Code::kUnavailable,
                            std::string("the pass may have read pages that were not filled; its end "
                                        "broke off: ") +
