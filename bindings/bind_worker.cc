@@ -105,6 +105,11 @@ nb::list save(WorkerObject& worker, StreamHandle stream) {
   }());
 }
 
+void end_loads(WorkerObject& worker) {
+  const GilRelease release;
+  worker->end_loads();
+}
+
 bool drain(WorkerObject& worker, double timeout_s) {
   const Deadline deadline = Deadline::after(*system_clock(), to_duration(timeout_s));
   const GilRelease release;
@@ -139,6 +144,7 @@ void bind_worker(nb::module_& m) {
       .def("save", &save, "stream"_a,
            nb::sig("def save(self, stream: int) -> list[tuple[int, str, str, str]]"),
            "Failures as of load(): pages that the pass did not wait for.")
+      .def("end_loads", &end_loads)
       .def("layers_stored_apart", [](const WorkerObject& w) { return w->layers_stored_apart(); })
       .def("drain", &drain, "timeout_s"_a)
       .def("close", &close, "timeout_s"_a)

@@ -13,10 +13,11 @@
 // the first would compute on pages that are not filled, load() returns early only if the last pass
 // with loads has waited once for each layer, in order; a pass that then did not is told by save(),
 // and its results must not be used. A failure ends the loads of the whole step. Pages are written
-// until load(), the last wait or the next bind(), whichever ends the loads.
+// until load(), the last wait, save(), end_loads() or the next bind(), whichever ends the loads: a
+// pass that breaks off needs end_loads() before its pages are given to others.
 //
-// Threads: bind, load, wait_for_layer, layer_computed and save come from one thread at a time;
-// stats, drain and close from any. Bounds: load() and wait_for_layer() return within
+// Threads: bind, load, wait_for_layer, layer_computed, save and end_loads come from one thread at a
+// time; stats, drain and close from any. Bounds: load() and wait_for_layer() return within
 // `load_deadline` of the begin of load(), save() and layer_computed() without touching the store.
 // When the save queue or the staging memory is full the newest save is dropped and counted. Claims
 // and their tests: docs/contract/connector.md.
@@ -111,8 +112,8 @@ inline constexpr StatField<WorkerStats> kWorkerStats[] = {
     {"loads_missing", "", &WorkerStats::loads_missing, StatKind::kCounter,
      "Promised blocks that were not in the store."},
     {"loads_unavailable", "", &WorkerStats::loads_unavailable, StatKind::kCounter,
-     "Promised blocks not loaded: store down, deadline passed, no staging memory, or a layer that "
-     "the pass did not wait for."},
+     "Promised blocks not loaded: store down, deadline passed, no staging memory, given up since a "
+     "layer of another block failed, or a layer that the pass did not wait for."},
     {"rejected", "checksum", &WorkerStats::rejected_checksum, StatKind::kCounter,
      "Stored bytes refused: altered."},
     {"rejected", "layout", &WorkerStats::rejected_layout, StatKind::kCounter,
@@ -188,6 +189,11 @@ class Worker {
   /// Not empty: the pass has not waited for these pages, so that what it computed is worthless;
   /// none of it is saved.
   std::vector<LoadFailure> save(StreamHandle stream);
+
+  /// The pass is over, or was given up: no page of the bound plan is written from here on. A later
+  /// wait for a layer that is not in place fails. Does nothing after save(), or if loads are
+  /// complete.
+  void end_loads();
 
   /// Waits until every save taken so far ended, at most until `deadline`. True if all did.
   bool drain(Deadline deadline);

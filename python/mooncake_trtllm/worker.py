@@ -176,6 +176,8 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
         self._failed_requests: tuple[int, ...] = ()
         # Whether the core has a plan whose loads were not asked for yet.
         self._is_bound = False
+        # Whether the plan's loads have begun, and the pass that rests on them has not ended.
+        self._is_loading = False
         self._by_layer = False
 
     # Start-up ----------------------------------------------------------------------------------
@@ -212,7 +214,7 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
             self._metadata = metadata
             # Until it is bound: an older plan is, and its pages belong to others by now.
             self._unusable = "the plan of the step was not bound"
-            self._failed_requests, self._may_save = (), False
+            self._failed_requests, self._may_save, self._is_loading = (), False, False
             try:
                 self._bind(metadata)
             except Exception as error:  # noqa: BLE001 - promised loads may be lost: never silently
@@ -261,6 +263,8 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
         failed, self._failed_requests = self._failed_requests, ()
         failures: list[tuple[int, str, str, str]] = []
         if core is not None:
+            # Where blocks are whole, loads are complete when they return.
+            self._is_loading = self._by_layer
             try:
                 failures = core.load(_stream_handle(stream))
             except Exception as error:  # noqa: BLE001 - how far it came is not known
@@ -286,8 +290,10 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
     def _wait_for_layer(self, layer_idx: int, stream: Any) -> KvConnectorLoadError | None:
         with self._resources.turn:
             core = self._resources.core
-            if core is None or not _is_layer(layer_idx):
+            if not _is_layer(layer_idx):
                 return None
+            if core is None:
+                return self._closed_while_loading()
             try:
                 failures = core.wait_for_layer(layer_idx, _stream_handle(stream))
             except Exception as error:  # noqa: BLE001 - whether the layer is there is not known
@@ -317,11 +323,29 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
     @total(lambda: None)
     def _end_pass(self, stream: Any) -> KvConnectorLoadError | None:
         with self._resources.turn:
-            core = self._resources.core
-            if core is None or not self._may_save:
-                return None
+            try:
+                return self._save(stream)
+            finally:
+                self._is_loading = False
+
+    def _save(self, stream: Any) -> KvConnectorLoadError | None:
+        core = self._resources.core
+        if core is None:
+            return self._closed_while_loading()
+        if not self._may_save:
+            return None
+        try:
             failures = core.save(_stream_handle(stream))
+        except Exception as error:
+            if self._is_loading and _loads_of(self._metadata):
+                # Whether the pass has waited for them is not known.
+                return _broken_load(error)
+            raise
         return _load_error(failures, ()) if failures else None
+
+    def _closed_while_loading(self) -> KvConnectorLoadError | None:
+        lost = _loads_of(self._metadata) if self._is_loading else []
+        return _load_error(lost, ()) if lost else None
 
     @total(lambda: ([], []))
     def get_finished(
@@ -329,8 +353,21 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
         finished_gen_req_ids: Iterable[int] | None,
         started_loading_req_ids: Iterable[int] | None,
     ) -> tuple[list[int], list[int]]:
-        """Return what was asked about: no read of pages and no load is ever outstanding here."""
+        """Return what was asked about: no read of pages and no load is outstanding after this.
+
+        It comes after every pass, a failed one too, and before pages change hands.
+        """
+        self._end_loads()
         return _distinct(finished_gen_req_ids), _distinct(started_loading_req_ids)
+
+    @total(lambda: None)
+    def _end_loads(self) -> None:
+        if not self._by_layer:
+            return
+        with self._resources.turn:
+            core = self._resources.core
+            if core is not None:
+                core.end_loads()
 
     # The life of the worker --------------------------------------------------------------------
 

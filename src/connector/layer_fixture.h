@@ -4,11 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "connector/worker_fixture.h"
+#include "kvc/executor.h"
 
 namespace kvc {
 
@@ -86,6 +90,42 @@ struct LayerWorld : WorkerWorld {
   }
 
   const ObjectKeys by_layer{kTestKeyspace, Granularity::kLayer};
+};
+
+inline std::vector<std::uint64_t> some(std::size_t count) {
+  std::vector<std::uint64_t> numbers(count);
+  for (std::size_t i = 0; i < count; ++i) numbers[i] = i + 1;
+  return numbers;
+}
+
+/// Blocks 1 to 5 are stored, and a first pass has waited for every layer.
+struct TrustedWorld : LayerWorld {
+  explicit TrustedWorld(bool threads = false) {
+    if (threads) executor_in_use = make_thread_pool({.name = "t", .threads = 3});
+    start();
+    loads = tasks(some(5));
+    bind({}, loads);
+    EXPECT_TRUE(pass(loads).empty());
+    executor->run_all();
+    EXPECT_TRUE(worker->drain(Deadline{}));
+    earn_trust(loads);
+    pool.poison_all();
+    gets_before = store->count(StoreOp::kGet);
+  }
+  std::size_t gets() const { return store->count(StoreOp::kGet) - gets_before; }
+  bool in_place(std::uint32_t layer) {
+    return std::ranges::all_of(loads,
+                               [&](const PageTask& task) { return holds_layer(task, layer); });
+  }
+  bool untouched(std::uint32_t layer) {
+    return std::ranges::all_of(loads, [&](const PageTask& task) {
+      return std::ranges::all_of(layer_of_page(task.slot, layer),
+                                 [](std::byte byte) { return byte == kPoison; });
+    });
+  }
+
+  std::vector<PageTask> loads;
+  std::size_t gets_before = 0;
 };
 
 }  // namespace kvc

@@ -24,9 +24,14 @@ void LoadPipeline::end() {
 }
 
 std::shared_ptr<LoadRun> LoadPipeline::replace(std::shared_ptr<LoadRun> with) {
-  const MutexLock lock(mutex_);
-  std::swap(run_, with);
-  if (closed_ && run_ != nullptr) run_->cancel();
+  const std::shared_ptr<LoadRun> begun = with;
+  bool closed = false;
+  {
+    const MutexLock lock(mutex_);
+    std::swap(run_, with);
+    closed = closed_;
+  }
+  if (closed && begun != nullptr) begun->cancel();
   return with;
 }
 

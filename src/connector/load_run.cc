@@ -110,11 +110,15 @@ bool LoadRun::wait(std::uint32_t part) {
 /// this thread has taken it.
 void LoadRun::drive_to(std::uint32_t part) {
   const auto leave = [this](bool broken) {
-    const MutexLock lock(mutex_);
-    if (broken && !ended_) end();
-    if (ended_) current_ = nullptr;
-    copying_ = driving_ = false;
-    changed_.notify_all();
+    std::string failed;
+    {
+      const MutexLock lock(mutex_);
+      if (broken && !ended_) failed = end();
+      if (ended_) current_ = nullptr;
+      copying_ = driving_ = false;
+      changed_.notify_all();
+    }
+    tell(failed);
   };
   try {
     while (parts_in_place() <= part && advance()) {
@@ -307,9 +311,17 @@ void LoadRun::remove_rejected(const std::vector<std::string>& keys) {
 // What became of it ---------------------------------------------------------------------------
 
 void LoadRun::take_in(const Settled& settled) {
+  std::string failed;
+  {
+    const MutexLock lock(mutex_);
+    if (!ended_) failed = add_up(settled);
+  }
+  tell(failed);
+}
+
+/// Ends the run if there is nothing more to do; returns what end() does then.
+std::string LoadRun::add_up(const Settled& settled) {
   const std::uint32_t parts = parts_.shards.parts();
-  const MutexLock lock(mutex_);
-  if (ended_) return;
   add(gained_, settled.gained);
   for (const Failed& failed : settled.failed) fail(failed.wanted, failed.key, failed.status);
   for (const std::size_t index : settled.placed) {
@@ -321,36 +333,45 @@ void LoadRun::take_in(const Settled& settled) {
     }
   }
   settled_ += settled.placed.size() + settled.failed.size();
-  if (settled_ % wanted_.size() != 0) return;
+  if (settled_ % wanted_.size() != 0) return {};
   // A part is complete. After one that is not in place everywhere, no later one is of use.
   if (failures_.empty()) in_place_ = static_cast<std::uint32_t>(settled_ / wanted_.size());
   if (in_place_ < parts && failures_.empty()) {
     changed_.notify_all();
-    return;
+    return {};
   }
   if (in_place_ < parts && settled_ < parts * wanted_.size()) {
-    (void)fail_rest({Code::kUnavailable, "given up, since another block of the step failed"});
+    gained_.loads_unavailable +=
+        fail_rest({Code::kUnavailable, "given up, since another block of the step failed"});
   }
-  end();
+  return end();
 }
 
 void LoadRun::run_out_of_time() {
-  const MutexLock lock(mutex_);
-  if (!ended_) {
-    gained_.loads_unavailable +=
-        fail_rest({Code::kTimedOut, "not answered within the load deadline"});
-    end();
+  std::string failed;
+  {
+    const MutexLock lock(mutex_);
+    if (!ended_) {
+      gained_.loads_unavailable +=
+          fail_rest({Code::kTimedOut, "not answered within the load deadline"});
+      failed = end();
+    }
+    while (copying_) changed_.wait(mutex_);
   }
-  while (copying_) changed_.wait(mutex_);
+  tell(failed);
 }
 
 void LoadRun::run_out_of_staging() {
-  const MutexLock lock(mutex_);
-  if (ended_) return;
-  gained_.loads_unavailable +=
-      fail_rest({Code::kUnavailable,
-                 "no staging memory is free: the store still holds it for earlier calls"});
-  end();
+  std::string failed;
+  {
+    const MutexLock lock(mutex_);
+    if (ended_) return;
+    gained_.loads_unavailable +=
+        fail_rest({Code::kUnavailable,
+                   "no staging memory is free: the store still holds it for earlier calls"});
+    failed = end();
+  }
+  tell(failed);
 }
 
 void LoadRun::fail(std::size_t index, const std::string& key, const Status& status) {
@@ -373,7 +394,8 @@ std::size_t LoadRun::fail_rest(const Status& status) {
   return count;
 }
 
-void LoadRun::end() {
+/// Returns what is to be told of the run once the lock is gone, since a logger may take its time.
+std::string LoadRun::end() {
   ended_ = true;
   const Duration took = parts_.worker.clock->now() - begin_;
   gained_.load_nanoseconds = static_cast<std::uint64_t>(took.count());
@@ -391,19 +413,26 @@ void LoadRun::end() {
     stats.load_latency.add(took);
   });
   changed_.notify_all();
-  if (failures_.empty()) return;
+  if (failures_.empty()) return {};
   const LoadFailure& first = failures_.front();
-  log_quietly(*parts_.worker.logger, LogLevel::kWarning,
-              std::to_string(failures_.size()) + " of " + std::to_string(tasks_.size()) +
-                  " promised pages were not loaded, the first from " + first.key + ": " +
-                  first.status.to_string());
+  return std::to_string(failures_.size()) + " of " + std::to_string(tasks_.size()) +
+         " promised pages were not loaded, the first from " + first.key + ": " +
+         first.status.to_string();
+}
+
+void LoadRun::tell(const std::string& failed) const {
+  if (!failed.empty()) log_quietly(*parts_.worker.logger, LogLevel::kWarning, failed);
 }
 
 void LoadRun::cancel() {
-  const MutexLock lock(mutex_);
-  if (!ended_) end();
-  while (copying_) changed_.wait(mutex_);
-  if (!driving_) current_ = nullptr;
+  std::string failed;
+  {
+    const MutexLock lock(mutex_);
+    if (!ended_) failed = end();
+    while (copying_) changed_.wait(mutex_);
+    if (!driving_) current_ = nullptr;
+  }
+  tell(failed);
 }
 
 bool LoadRun::wait_until_idle(Deadline deadline) {

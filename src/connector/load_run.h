@@ -38,6 +38,8 @@ class LoadRun : public std::enable_shared_from_this<LoadRun> {
   /// Leading parts that are in place in every page.
   std::uint32_t parts_in_place() const;
 
+  bool is_complete() const { return parts_in_place() == parts_.shards.parts(); }
+
   /// Of each task that is not in place, once wait() returned false. Of a run that ended at a part
   /// that is not the last, every task is one of these.
   std::vector<LoadFailure> failures() const;
@@ -89,13 +91,15 @@ class LoadRun : public std::enable_shared_from_this<LoadRun> {
   Status copy_in(const BlockFetch::Item& item);
   void remove_rejected(const std::vector<std::string>& keys);
   void take_in(const Settled& settled) KVC_EXCLUDES(mutex_);
+  std::string add_up(const Settled& settled) KVC_REQUIRES(mutex_);
 
   bool has_ended() const KVC_EXCLUDES(mutex_);
   void run_out_of_time() KVC_EXCLUDES(mutex_);
   void run_out_of_staging() KVC_EXCLUDES(mutex_);
   void fail(std::size_t index, const std::string& key, const Status& status) KVC_REQUIRES(mutex_);
   std::size_t fail_rest(const Status& status) KVC_REQUIRES(mutex_);
-  void end() KVC_REQUIRES(mutex_);
+  std::string end() KVC_REQUIRES(mutex_);
+  void tell(const std::string& failed) const KVC_EXCLUDES(mutex_);
 
   const PipelineParts parts_;
   const std::shared_ptr<LoadSpeed> speed_;

@@ -53,7 +53,7 @@ struct Worker::Impl {
     std::vector<std::shared_ptr<StagingPool>> pools;
     std::unique_ptr<LoadPipeline> loads;
     std::shared_ptr<SavePipeline> saves;
-    std::unique_ptr<LayerHooks> hooks;  // The engine's thread only.
+    std::shared_ptr<LayerHooks> hooks;  // The engine's thread only.
     std::shared_ptr<HotBlocks> hot;
     std::shared_ptr<ReplicaRaiser> raiser;
 
@@ -91,6 +91,8 @@ struct Worker::Impl {
   std::vector<LoadFailure> wait_for_layer(const Ready& with, std::uint32_t layer);
   void layer_computed(const Ready& with, std::uint32_t layer, StreamHandle stream);
   std::vector<LoadFailure> end_pass(const Ready& with);
+  std::vector<LoadFailure> end_closed_pass();
+  void drop_told(std::vector<LoadFailure>* failures) const;
   std::vector<PageTask> savable(const StepPlan& bound, const Ready& with, Unsaved* unsaved);
   void save(const StepPlan& bound, const Ready& with, StreamHandle stream);
   void close(Deadline deadline);
@@ -111,6 +113,7 @@ struct Worker::Impl {
   bool saves_due = false;
   bool pass_open = false;
   std::shared_ptr<LoadRun> run;  // Of the bound plan, once begun.
+  std::shared_ptr<const LayerHooks> hooks_of_run;
   /// Of the bound plan: what it computes rests on pages that were not filled.
   std::unordered_set<RequestId> failed_requests;
   std::unordered_set<SlotIndex> failed_slots;
@@ -214,7 +217,7 @@ std::shared_ptr<Worker::Impl::Ready> Worker::Impl::make_ready(const Fingerprint&
       .pools = {pages, checks, markers},
       .loads = std::make_unique<LoadPipeline>(common, objects, options.load_deadline),
       .saves = saves,
-      .hooks = std::make_unique<LayerHooks>(shards.layers),
+      .hooks = std::make_shared<LayerHooks>(shards.layers),
       .hot = common.hot,
       .raiser = std::make_shared<ReplicaRaiser>(
           common, ReplicaRaiserOptions{.bytes_per_second = options.replication_bytes_per_second},
@@ -277,6 +280,7 @@ std::vector<LoadFailure> Worker::Impl::run_loads(const StepPlan& bound, const Re
                                                  StreamHandle stream) {
   std::vector<LoadFailure> failures;
   run = with.loads->begin(loadable(bound, with, &failures), stream);
+  hooks_of_run = with.hooks;
   const bool overlap = with.by_layer() && options.overlap_loads && bound.loads_in_batch &&
                        failures.empty() && with.hooks->trusted();
   if (overlap) {
@@ -292,9 +296,9 @@ std::vector<LoadFailure> Worker::Impl::run_loads(const StepPlan& bound, const Re
 
 std::vector<LoadFailure> Worker::Impl::failures_of(const LoadRun& failed) const {
   std::vector<LoadFailure> failures = failed.failures();
-  // It broke off, or the worker was closed under it.
-  if (failures.empty()) failures = fail_all(plan, nullptr, {Code::kUnavailable, "it broke off"});
-  return failures;
+  if (!failures.empty() || failed.is_complete()) return failures;
+  // It broke off, was ended early, or the worker was closed under it.
+  return fail_all(plan, nullptr, {Code::kUnavailable, "it broke off"});
 }
 
 /// The loads whose page exists and is promised to one block only.
@@ -337,7 +341,7 @@ void Worker::Impl::raise_hot(const StepPlan& bound, const Ready& with,
   std::unordered_set<BlockHash, BlockHashHasher> loaded;
   for (const PageTask& task : bound.loads) {
     bool whole = true;
-    for (std::uint32_t part = 0; part < with.shards.parts(); ++part) {
+    for (std::uint32_t part = 0; !failed.empty() && part < with.shards.parts(); ++part) {
       whole = whole && !failed.contains(with.shards.key(task.block, part));
     }
     if (whole) loaded.insert(task.block);
@@ -398,9 +402,7 @@ std::vector<LoadFailure> Worker::Impl::end_pass(const Ready& with) {
              std::to_string(with.layers[with.hooks->first_not_in_time()]) +
              " and may have read pages that were not filled; loads are complete before later "
              "passes begin, until one waits for every layer"});
-    std::erase_if(failures, [this](const LoadFailure& failure) {
-      return failed_requests.contains(failure.request);  // Told before.
-    });
+    drop_told(&failures);
   }
   if (!failures.empty()) {
     log_quietly(*parts.logger, LogLevel::kError, failures.front().status.to_string());
@@ -411,6 +413,23 @@ std::vector<LoadFailure> Worker::Impl::end_pass(const Ready& with) {
   if (std::exchange(hot_due, false) && all_loaded) raise_hot(plan, with, {});
   with.hooks->end_pass();
   return failures;
+}
+
+/// As end_pass(), of a worker that was closed under the pass.
+std::vector<LoadFailure> Worker::Impl::end_closed_pass() {
+  const std::shared_ptr<LoadRun> ended = std::exchange(run, nullptr);
+  if (ended == nullptr || hooks_of_run->loads_were_in_time()) return {};
+  std::vector<LoadFailure> failures = fail_all(
+      plan, nullptr,
+      {Code::kUnavailable, "the worker was closed before the pass had waited for every layer"});
+  drop_told(&failures);
+  return failures;
+}
+
+void Worker::Impl::drop_told(std::vector<LoadFailure>* failures) const {
+  std::erase_if(*failures, [this](const LoadFailure& failure) {
+    return failed_requests.contains(failure.request);
+  });
 }
 
 /// The saves of pages that exist and hold what they should.
@@ -455,6 +474,7 @@ void Worker::Impl::save(const StepPlan& bound, const Ready& with, StreamHandle s
 void Worker::Impl::close(Deadline deadline) {
   std::shared_ptr<Ready> last;
   bool idle = false;
+  bool left = false;
   {
     const MutexLock lock(mutex);
     if (closed) return;
@@ -471,8 +491,11 @@ void Worker::Impl::close(Deadline deadline) {
     while (calls_inside > 0 && !deadline.passed(*parts.clock)) {
       changed.wait_until(mutex, deadline.at);
     }
-    idle = idle && calls_inside == 0;
+    left = calls_inside == 0;
   }
+  // Nobody comes in any more, so that a pass that is under way can give its staging back.
+  if (left) last->saves->forget_snapshots();
+  idle = idle && left;
   for (const std::shared_ptr<StagingPool>& pool : last->pools) idle = idle && pool->lent() == 0;
   if (const Status status = last->area->close(*parts.store, idle); !status.ok()) {
     log_quietly(*parts.logger, LogLevel::kWarning,
@@ -510,6 +533,7 @@ Status Worker::register_layout(const Fingerprint& keyspace, const PagedLayout& l
 void Worker::bind(StepPlan plan) {
   Impl& impl = *impl_;
   impl.run = nullptr;
+  impl.hooks_of_run = nullptr;
   if (const std::shared_ptr<Impl::Ready> ready = impl.enter()) {
     // The pass before may have failed half way.
     ready->loads->end();
@@ -538,10 +562,12 @@ std::vector<LoadFailure> Worker::load(StreamHandle stream) {
 std::vector<LoadFailure> Worker::wait_for_layer(std::uint32_t layer, StreamHandle) {
   Impl& impl = *impl_;
   const std::shared_ptr<Impl::Ready> ready = impl.enter();
-  if (ready == nullptr) {
-    return impl.run == nullptr ? std::vector<LoadFailure>{} : impl.failures_of(*impl.run);
-  }
   std::vector<LoadFailure> failures;
+  if (ready == nullptr) {
+    if (impl.run != nullptr) failures = impl.failures_of(*impl.run);
+    impl.note_failures(impl.plan, failures);
+    return failures;
+  }
   try {
     if (ready->by_layer()) failures = impl.wait_for_layer(*ready, layer);
   } catch (const std::exception& error) {
@@ -573,18 +599,37 @@ std::vector<LoadFailure> Worker::save(StreamHandle stream) {
   const bool saves_due = std::exchange(impl.saves_due, false);
   if (!std::exchange(impl.pass_open, false)) return {};
   const std::shared_ptr<Impl::Ready> ready = impl.enter();
-  if (ready == nullptr) return {};
+  if (ready == nullptr) return impl.end_closed_pass();
   std::vector<LoadFailure> failures;
   try {
     failures = impl.end_pass(*ready);
     impl.note_failures(impl.plan, failures);
     if (saves_due && failures.empty()) impl.save(impl.plan, *ready, stream);
   } catch (const std::exception& error) {
+    ready->hooks->end_pass();
+    // What end_pass() has to tell must not be lost, whatever else is.
+    if (failures.empty() && !ready->hooks->loads_were_in_time()) {
+      failures.push_back({0,
+                          "",
+                          {Code::kUnavailable,
+                           std::string("the pass may have read pages that were not filled; its end "
+                                       "broke off: ") +
+                               error.what()}});
+    }
     log_quietly(*impl.parts.logger, LogLevel::kError,
                 std::string("the saves of a step were lost: ") + error.what());
   }
+  ready->saves->forget_snapshots();  // Those of saves that did not come about.
   impl.leave();
   return failures;
+}
+
+void Worker::end_loads() {
+  const std::shared_ptr<Impl::Ready> ready = impl_->enter();
+  if (ready == nullptr) return;  // Closed: close() has ended them.
+  // The run stays, so that whoever goes on with the pass all the same is told.
+  ready->loads->end();
+  impl_->leave();
 }
 
 std::uint32_t Worker::layers_stored_apart() const {

@@ -19,12 +19,6 @@ using testlib::GatePoint;
 class WorkerLayersOnBothKinds : public OnBothKinds {};
 INSTANTIATE_TEST_SUITE_P(, WorkerLayersOnBothKinds, ::testing::Bool(), kind_name);
 
-std::vector<std::uint64_t> some(std::size_t count) {
-  std::vector<std::uint64_t> numbers(count);
-  for (std::size_t i = 0; i < count; ++i) numbers[i] = i + 1;
-  return numbers;
-}
-
 // What is stored ------------------------------------------------------------------------------
 
 TEST_P(WorkerLayersOnBothKinds, WhatIsSavedIsLoadedBitByBit) {
@@ -296,36 +290,6 @@ TEST(WorkerLayers, SmallStagingIsRefusedOrServes) {
 
 // Loading -------------------------------------------------------------------------------------
 
-/// Blocks 1 to 5 are stored, and a first pass has waited for every layer.
-struct TrustedWorld : LayerWorld {
-  explicit TrustedWorld(bool threads = false) {
-    if (threads) executor_in_use = make_thread_pool({.name = "t", .threads = 3});
-    start();
-    loads = tasks(some(5));
-    bind({}, loads);
-    EXPECT_TRUE(pass(loads).empty());
-    executor->run_all();
-    EXPECT_TRUE(worker->drain(Deadline{}));
-    earn_trust(loads);
-    pool.poison_all();
-    gets_before = store->count(StoreOp::kGet);
-  }
-  std::size_t gets() const { return store->count(StoreOp::kGet) - gets_before; }
-  bool in_place(std::uint32_t layer) {
-    return std::ranges::all_of(loads,
-                               [&](const PageTask& task) { return holds_layer(task, layer); });
-  }
-  bool untouched(std::uint32_t layer) {
-    return std::ranges::all_of(loads, [&](const PageTask& task) {
-      return std::ranges::all_of(layer_of_page(task.slot, layer),
-                                 [](std::byte byte) { return byte == kPoison; });
-    });
-  }
-
-  std::vector<PageTask> loads;
-  std::size_t gets_before = 0;
-};
-
 TEST(WorkerLayers, WithoutTrustAllLayersAreThereBeforeThePass) {
   for (const int times : {0, 1, 2}) {
     LayerWorld world;
@@ -504,7 +468,7 @@ TEST(WorkerLayers, AMissingLayerFailsItsWaitAndTheOnesAfterIt) {
   EXPECT_TRUE(world.worker->save(0).empty()) << "told once";
   const WorkerStats stats = world.worker->stats();
   EXPECT_EQ(stats.loads_missing, 1u);
-  EXPECT_EQ(stats.loads_unavailable, 0u);
+  EXPECT_EQ(stats.loads_unavailable, world.loads.size() - 1) << "given up";
   EXPECT_EQ(stats.blocks_loaded, 5u) << "of the pass before";
 
   // The retry recomputes and saves, and puts what is missing alone.
@@ -612,36 +576,6 @@ TEST(WorkerLayers, AHungStoreFailsTheWaitsWithinTheDeadline) {
   // What the store still writes goes nowhere.
   world.store->open_gate();
   world.worker->close(Deadline::after(*clock, std::chrono::seconds(20)));
-  EXPECT_TRUE(world.untouched(0));
-}
-
-TEST(WorkerLayers, TheNextPassEndsTheLoadsOfOneThatFailed) {
-  for (const GatePoint point : {GatePoint::kBeforeCall, GatePoint::kBeforeReply}) {
-    TrustedWorld world(true);
-    world.store->close_gate(point);
-    EXPECT_TRUE(world.load(world.loads).empty());
-    ASSERT_TRUE(world.store->wait_for_waiting(1));
-    // The pass failed for reasons of its own; its pages belong to others from here on.
-    world.bind({}, {});
-    world.store->open_gate();
-    EXPECT_TRUE(world.pass({}).empty());
-    world.worker->close(Deadline::after(*system_clock(), std::chrono::seconds(20)));
-    for (std::uint32_t layer = 0; layer < kLayers; ++layer) EXPECT_TRUE(world.untouched(layer));
-  }
-}
-
-TEST(WorkerLayers, CloseEndsLoadsThatAreUnderWay) {
-  TrustedWorld world(true);
-  world.store->close_gate(GatePoint::kBeforeCall);
-  EXPECT_TRUE(world.load(world.loads).empty());
-  ASSERT_TRUE(world.store->wait_for_waiting(1));
-  world.clock->set_tick(std::chrono::milliseconds(1));
-  world.worker->close(Deadline::after(*world.clock, std::chrono::milliseconds(50)));
-  EXPECT_FALSE(world.wait(0).empty());
-  EXPECT_TRUE(world.worker->save(0).empty());
-  world.store->open_gate();
-  world.worker.reset();
-  world.executor_in_use.reset();
   EXPECT_TRUE(world.untouched(0));
 }
 

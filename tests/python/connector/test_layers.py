@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.engine import Engine, Request, Shape, make_model
+from support.engine import POISON, Engine, Request, Shape, make_model
+from support.gates import Gate, gate_stores
 from support.stores import memory_of
 
 from mooncake_trtllm import KvConnectorLoadError
@@ -24,6 +25,16 @@ _ids = itertools.count(1)
 @pytest.fixture(name="by_layer", autouse=True)
 def by_layer_fixture(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("MC_LAYER_GRANULARITY", "1")
+
+
+@pytest.fixture(name="gate")
+def gate_fixture(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """The store of all engines of the test stands behind this gate."""
+    gates = gate_stores(monkeypatch)
+    keeper = make_engine()  # opens the store
+    yield gates[0]
+    gates[0].open_gate()
+    keeper.close()
 
 
 def request() -> Request:
@@ -95,6 +106,90 @@ def test_a_pass_that_did_not_wait_raises_at_its_end(make_engine: MakeEngine) -> 
     # Without trust everything is there before the pass.
     one, matched, pages = begin(engine)
     engine.verify(one, pages[:matched])
+    engine.worker.wait_for_save(None)
+
+
+def test_the_turn_of_a_pass_that_broke_off_ends_its_loads(
+    make_engine: MakeEngine, gate: Gate
+) -> None:
+    engine = make_engine()
+    engine.serve(request())
+    engine.serve(request())
+    one = request()
+    matched, pages = engine.start(one)
+    meta = engine.plan(one, matched, pages)
+    gate.close_gate()
+    engine.worker.bind_connector_meta(meta)
+    engine.worker.start_load_kv(None)
+    gate.wait_for_waiting(1)
+    # The forward pass fails for reasons of its own; then its requests and their pages go.
+    assert engine.worker.get_finished([], []) == ([], [])
+    gate.open_gate()
+    with pytest.raises(KvConnectorLoadError):
+        engine.worker.wait_for_layer_load(0, None)
+    assert (engine.pools[0].bytes[pages] == POISON).all()
+    engine.scheduler.request_finished(one.bound(), pages)
+    assert engine.serve(request()) == FULL
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_worker_that_is_closed_under_a_pass_fails_it(
+    make_engine: MakeEngine, *, waits: bool
+) -> None:
+    engine = make_engine()
+    engine.serve(request())
+    engine.serve(request())
+    one, _, _ = begin(engine)
+    engine.worker.close()
+    if waits:
+        with pytest.raises(KvConnectorLoadError, match="closed") as caught:
+            engine.worker.wait_for_layer_load(0, None)
+        assert caught.value.request_ids == [one.request_id]
+    with pytest.raises(KvConnectorLoadError, match="closed") as caught:
+        engine.worker.wait_for_save(None)
+    assert caught.value.request_ids == [one.request_id]
+    engine.worker.wait_for_save(None)  # once
+    engine.worker.bind_connector_meta((None, ()))
+    engine.worker.wait_for_layer_load(0, None)
+
+
+def test_a_worker_that_is_closed_after_a_pass_is_quiet(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.serve(request())
+    engine.serve(request())
+    engine.worker.close()
+    engine.worker.wait_for_layer_load(0, None)
+    engine.worker.wait_for_save(None)
+
+
+class _Broken:
+    """A core whose save() fails, and that is otherwise the one that it stands in for."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    def save(self, stream: int) -> None:
+        raise RuntimeError(f"no memory, stream {stream}")
+
+
+def test_an_end_of_a_pass_that_breaks_fails_the_pass_if_it_has_loads(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    engine.serve(request())
+    engine.serve(request())
+    one, _, pages = begin(engine)
+    resources = engine.worker._resources
+    monkeypatch.setattr(resources, "core", _Broken(resources.core))
+    with pytest.raises(KvConnectorLoadError, match="no memory"):
+        engine.worker.wait_for_save(None)
+    engine.scheduler.request_finished(one.bound(), pages)
+    # Without loads a save is lost, no more.
+    engine.worker.bind_connector_meta((None, ()))
+    engine.worker.start_load_kv(None)
     engine.worker.wait_for_save(None)
 
 
