@@ -21,18 +21,18 @@ struct Shared {
   const std::shared_ptr<Store> inner;
   const std::shared_ptr<StoreCallCounters> counters;
   std::atomic<bool> closed{false};
-  std::atomic<bool> copying{false};
+  std::atomic<std::size_t> copying{0};
 };
 
-/// The right to be the one replicate() inside, until the last hold on its buffers goes.
+/// The right to be one of few replicate() inside, until the last hold on its buffers goes.
 class CopyTurn {
  public:
-  /// Null: another call has it.
-  static BufferHold take(std::shared_ptr<Shared> shared, BufferHold also) {
+  /// Null: others have them all.
+  static BufferHold take(std::shared_ptr<Shared> shared, std::size_t most, BufferHold also) {
     auto turn = std::make_shared<CopyTurn>();
-    if (shared->copying.exchange(true)) return nullptr;
     turn->shared_ = std::move(shared);
     turn->also_ = std::move(also);
+    if (turn->shared_->copying.fetch_add(1) >= most) return nullptr;
     return turn;
   }
 
@@ -40,7 +40,7 @@ class CopyTurn {
   CopyTurn(const CopyTurn&) = delete;
   CopyTurn& operator=(const CopyTurn&) = delete;
   ~CopyTurn() {
-    if (shared_ != nullptr) shared_->copying.store(false);
+    if (shared_ != nullptr) shared_->copying.fetch_sub(1);
   }
 
  private:
@@ -142,7 +142,7 @@ class DeadlineStore final : public Store {
   std::vector<Reaction> replicate(std::vector<ReplicaItem> items, CallContext context) override {
     if (items.empty()) return {};
     // Copying waits for most of its time, and lookups need the threads.
-    context.hold = CopyTurn::take(shared_, std::move(context.hold));
+    context.hold = CopyTurn::take(shared_, options_.max_replicating, std::move(context.hold));
     if (context.hold == nullptr) return all_not_done<Reaction>(items.size(), Reaction::kBackOff);
     return call(&Store::replicate, std::move(items), std::move(context));
   }

@@ -127,8 +127,10 @@ TEST(DeadlineStore, HoldOfAnAbandonedCallIsReleasedBeforeTheCallCountsAsOver) {
   EXPECT_TRUE(watched.expired());
 }
 
-TEST(DeadlineStore, OneReplicateIsInsideAtATimeEvenIfItIsAbandoned) {
-  Rig rig;
+TEST(DeadlineStore, FewReplicateAtATimeEvenIfTheyAreAbandoned) {
+  DeadlineStoreOptions options;
+  options.max_replicating = 1;
+  Rig rig(options);
   const auto replicate = [&] {
     return rig.store->replicate({{"a", 2}, {"b", 2}}, rig.within_a_second());
   };
