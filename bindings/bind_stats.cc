@@ -9,6 +9,7 @@
 #include "kvc/scheduler.h"
 #include "kvc/stats.h"
 #include "kvc/worker.h"
+#include "store/file/file_store.h"
 #include "store/wrap/store_call_counters.h"
 
 namespace kvc::bindings {
@@ -40,7 +41,7 @@ nb::dict table() {
   nb::dict tables;
   tables["scheduler"] = describe(kSchedulerStats) + describe(kSchedulerLatencies);
   tables["worker"] = describe(kWorkerStats) + describe(kWorkerLatencies);
-  tables["store"] = describe(kStoreCallStats);
+  tables["store"] = describe(kStoreCallStats) + describe(kFileStoreStats);
   return tables;
 }
 

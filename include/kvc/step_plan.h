@@ -32,7 +32,7 @@ struct PageTask {
 /// A block that is asked for so often that it is to have several copies in the store.
 struct HotBlock {
   BlockHash block;
-  std::uint32_t replicas = 2;  ///< Wanted; at least 2.
+  std::uint32_t replicas = 2;  ///< Wanted: 2 to kReplicasMax.
 
   friend bool operator==(const HotBlock&, const HotBlock&) = default;
 };

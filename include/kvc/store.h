@@ -122,8 +122,8 @@ class Store {
   /// Brings each object to `replicas` complete copies, within the store: no bytes pass through the
   /// caller, the object stays readable throughout, and copies are never taken away. kOk: it has
   /// them, or more; kMiss: it is not there; kBackOff: there is no place or no room for another
-  /// copy, or copying was not over by the deadline (it may still end well). Where max_replicas is
-  /// 1, every item is kCallerBug.
+  /// copy, or copying was not over by the deadline (it may still end well), or the store does so
+  /// for somebody else. Where max_replicas is 1, every item is kCallerBug.
   virtual std::vector<Reaction> replicate(std::vector<ReplicaItem> items, CallContext context);
 
   /// Removes objects even when leased, with all their copies. kMiss: was not there.

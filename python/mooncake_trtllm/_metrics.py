@@ -29,7 +29,7 @@ __all__ = ["Exporter", "exporter"]
 
 _PREFIX = "mooncake_trtllm"
 _CONNECTION_S = 5.0
-_STOP_S = 2.0
+_STOP_S = 0.5  # The thread is a daemon.
 _PAUSE_S = 1.0
 _MAX_PORT = 65535
 _LABELS = ("rank", "connector")

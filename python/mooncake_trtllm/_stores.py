@@ -27,6 +27,9 @@ _MAX_ABANDONED = 4
 # Twice at the end of the last connector, in addition to what that takes itself: see worker.py.
 _CLOSE_TIMEOUT_S = 0.5
 
+_FILE_FIGURES = tuple(
+    name for name, *_ in _native.stat_table()["store"] if name.startswith("store_file_")
+)
 _RDMA_DEVICES = Path("/sys/class/infiniband")
 _MOONCAKE_TEXTS = (
     "MOONCAKE_MASTER",
@@ -45,26 +48,33 @@ class _Shared:
 
     key: Hashable
     guarded: _native.GuardedStore | None
+    file: _native.FileStore | None
+    """What is guarded, if that is a store in a folder."""
     users: int = 0
     last_counters: dict[str, int] = field(default_factory=dict)
 
     def counters(self) -> dict[str, int]:
-        guarded = self.guarded
+        guarded, file = self.guarded, self.file
         if guarded is not None:
-            self.last_counters = guarded.counters()
+            of_folder = dict.fromkeys(_FILE_FIGURES, 0) if file is None else file.stats()
+            self.last_counters = {**guarded.counters(), **of_folder}
         return self.last_counters
 
     def end(self) -> None:
         """Close the guard and let its threads go."""
         if self.guarded is not None:
+            last = self.counters()  # A folder says nothing once it is closed.
             self.guarded.close(_CLOSE_TIMEOUT_S)
-            self.counters()
-            self.guarded = None
+            self.last_counters = {**last, **self.guarded.counters()}
+            self.guarded = self.file = None
 
     def give_up(self) -> None:
         if self.guarded is not None:
             self.guarded.disown()
             self.guarded = None
+        if self.file is not None:
+            self.file.disown()
+            self.file = None
 
 
 @dataclass(eq=False)
@@ -82,7 +92,7 @@ class StoreLease:
         return self._store
 
     def counters(self) -> dict[str, int]:
-        """What the guard counted, for all connectors that share the store."""
+        """What the guard and a folder counted, for all connectors that share the store."""
         return self._shared.counters()
 
     def release(self) -> None:
@@ -120,10 +130,12 @@ class StoreRegistry:
         with self._locked():
             shared = self._shared.get(key)
             if shared is None:
+                inner = open_inner()
                 guarded = _native.GuardedStore(
-                    open_inner(), threads=_GUARD_THREADS, max_abandoned=_MAX_ABANDONED
+                    inner, threads=_GUARD_THREADS, max_abandoned=_MAX_ABANDONED
                 )
-                shared = self._shared[key] = _Shared(key, guarded)
+                file = inner if isinstance(inner, _native.FileStore) else None
+                shared = self._shared[key] = _Shared(key, guarded, file)
             assert shared.guarded is not None
             lease = StoreLease(shared.guarded.handle(), shared, self)
             shared.users += 1
@@ -226,7 +238,10 @@ def _file_store(path: str, max_bytes: int) -> _native.Store:
     store = _native.FileStore(path, max_bytes)
     now = store.stats()
     log.info_once(
-        "file store %s: %d bytes used of at most %d", path, now["bytes_used"], now["bytes_limit"]
+        "file store %s: %d bytes used of at most %d",
+        path,
+        now["store_file_bytes_used"],
+        now["store_file_bytes_limit"],
     )
     return store
 

@@ -78,14 +78,24 @@ void ReplicaRaiser::start_task() {
     if (queue_.empty() || scheduled_) return;
     scheduled_ = true;
   }
-  // A task keeps this alive only while it runs.
-  const bool taken = parts_.worker.executor->submit([self = weak_from_this()] {
-    if (const std::shared_ptr<ReplicaRaiser> raiser = self.lock()) raiser->run_task();
-  });
-  if (taken) return;
+  if (submit_task()) return;
   const MutexLock lock(mutex_);
   scheduled_ = false;
   drop_queue();
+}
+
+/// Whatever goes wrong, the task was not taken: copies are not worth failing a load.
+bool ReplicaRaiser::submit_task() {
+  try {
+    // A task keeps this alive only while it runs.
+    return parts_.worker.executor->submit([self = weak_from_this()] {
+      if (const std::shared_ptr<ReplicaRaiser> raiser = self.lock()) raiser->run_task();
+    });
+  } catch (const std::exception& error) {
+    log_quietly(*parts_.worker.logger, LogLevel::kError,
+                std::string("replications cannot be handed to the executor: ") + error.what());
+    return false;
+  }
 }
 
 /// One batch per turn, so that loads and saves get theirs.
@@ -115,7 +125,8 @@ std::vector<HotBlock> ReplicaRaiser::take_batch() {
   const MutexLock lock(mutex_);
   if (busy || closed_ || now < paused_until_) drop_queue();
   std::vector<HotBlock> batch;
-  while (!queue_.empty() && batch.size() < options_.batch_blocks) {
+  const std::size_t most = std::max<std::size_t>(options_.batch_objects / objects_of_block(), 1);
+  while (!queue_.empty() && batch.size() < most) {
     batch.push_back(queue_.front());
     queue_.pop_front();
   }
@@ -123,10 +134,17 @@ std::vector<HotBlock> ReplicaRaiser::take_batch() {
   return batch;
 }
 
+std::size_t ReplicaRaiser::objects_of_block() const {
+  const CommitRole& role = parts_.shards.role;
+  return std::size_t{parts_.shards.parts()} + (role.needs_ready() ? 1 : 0) +
+         (role.rank == 0 ? 1 : 0);
+}
+
 /// What this rank answers for. All of it must have the copies, or losing one loses the block.
 std::vector<std::string> ReplicaRaiser::keys_of(const BlockHash& block) const {
   const RankShards& shards = parts_.shards;
   std::vector<std::string> keys;
+  keys.reserve(objects_of_block());
   for (std::uint32_t part = 0; part < shards.parts(); ++part) {
     keys.push_back(shards.key(block, part));
   }

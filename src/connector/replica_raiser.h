@@ -29,7 +29,8 @@ namespace kvc {
 struct ReplicaRaiserOptions {
   std::uint64_t bytes_per_second = 0;           ///< Of copies; a second's worth may come at once.
   Duration deadline = std::chrono::seconds(2);  ///< Of one call; a copy takes about one.
-  std::size_t batch_blocks = 16;
+  /// Of one call, and at least one block: a store may take a request of its own for each.
+  std::size_t batch_objects = 64;
   std::size_t queue_blocks = 256;
 };
 
@@ -50,9 +51,11 @@ class ReplicaRaiser : public std::enable_shared_from_this<ReplicaRaiser> {
   bool is_queued(const BlockHash& block) const KVC_REQUIRES(mutex_);
   void drop_queue() KVC_REQUIRES(mutex_);
   void start_task() KVC_EXCLUDES(mutex_);
+  bool submit_task();
   void run_task();
   std::vector<HotBlock> take_batch() KVC_EXCLUDES(mutex_);
   void raise_batch(const std::vector<HotBlock>& batch);
+  std::size_t objects_of_block() const;
   std::vector<std::string> keys_of(const BlockHash& block) const;
   void count_dropped(std::uint64_t dropped);
 

@@ -2,10 +2,13 @@
 // workers.
 #include <map>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "connector/hot_blocks.h"
+#include "connector/layer_fixture.h"
 #include "connector/replica_raiser.h"
 #include "connector/scheduler_fixture.h"
 #include "connector/worker_fixture.h"
@@ -263,6 +266,76 @@ TEST(Replication, ExecutorThatRefusesDropsAndTheLoadIsWhole) {
   EXPECT_EQ(world.worker->stats().replications_dropped, 1u);
 }
 
+/// Throws, when it is told to, instead of taking a task.
+struct FlakyExecutor final : Executor {
+  explicit FlakyExecutor(std::shared_ptr<Executor> on) : inner(std::move(on)) {}
+  bool submit(std::function<void()> task) override {
+    if (throws) throw std::runtime_error("no memory");
+    return inner->submit(std::move(task));
+  }
+  const std::shared_ptr<Executor> inner;
+  bool throws = false;
+};
+
+TEST(Replication, ExecutorThatThrowsDropsAndTheNextBlockIsTriedAnew) {
+  HotWorld world;
+  world.start();
+  world.save_now(world.tasks({1}));
+  const auto executor = std::make_shared<FlakyExecutor>(world.executor);
+  world.executor_in_use = executor;
+  world.start();
+  executor->throws = true;
+  world.pool.poison_all();
+  world.bind_hot(world.tasks({1}), {}, HotWorld::hot({1}));
+  EXPECT_TRUE(world.worker->load(0).empty());
+  EXPECT_TRUE(world.pool.holds(0, make_hash(1), 0));
+  EXPECT_EQ(world.worker->stats().replications_dropped, 1u);
+  executor->throws = false;
+  world.load_hot({1}, HotWorld::hot({1}));
+  EXPECT_EQ(world.worker->stats().blocks_replicated, 1u);
+}
+
+TEST(Replication, CallIsBoundedByItsObjects) {
+  HotWorld world;
+  world.start();
+  std::vector<std::uint64_t> blocks;
+  for (std::uint64_t b = 1; b <= 60; ++b) blocks.push_back(b);
+  world.save_now(world.tasks(blocks));
+  world.load_hot(blocks, HotWorld::hot(blocks));
+  EXPECT_EQ(world.worker->stats().blocks_replicated, 60u);
+  EXPECT_EQ(world.copying->largest_call, 64u);
+  EXPECT_EQ(world.copying->calls, 2u);
+}
+
+/// Blocks of four layers, a READY marker and a manifest.
+struct HotLayers : LayerWorld {
+  HotLayers() : copying(std::make_shared<CopyingStore>(memory)) { on = copying; }
+  std::shared_ptr<CopyingStore> copying;
+};
+
+TEST(Replication, EveryLayerOfAHotBlockGetsCopiesInCallsOfBoundedSize) {
+  HotLayers world;
+  world.start();
+  std::vector<std::uint64_t> blocks;
+  for (std::uint64_t b = 1; b <= 30; ++b) blocks.push_back(b);
+  world.save_by_layer(world.tasks(blocks));
+  world.worker->bind({.keyspace = kTestKeyspace,
+                      .loads_in_batch = true,
+                      .loads = world.tasks(blocks),
+                      .saves = {},
+                      .hot = HotWorld::hot(blocks)});
+  ASSERT_TRUE(world.worker->load(0).empty());
+  ASSERT_TRUE(world.pass({}).empty());
+  world.executor->run_all();
+  EXPECT_EQ(world.worker->stats().blocks_replicated, 30u);
+  for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
+    EXPECT_EQ(world.copying->copies[world.layer_key(30, layer)], 2u) << layer;
+  }
+  EXPECT_EQ(world.copying->copies[world.manifest(30)], 2u);
+  EXPECT_EQ(world.copying->largest_call, 60u) << "10 blocks of 6 objects";
+  EXPECT_EQ(world.copying->calls, 3u);
+}
+
 TEST(HotBlocks, ForgetsTheOldestBeyondItsBound) {
   HotBlocks hot;
   for (std::uint64_t b = 0; b <= HotBlocks::kLimit; ++b) {
@@ -374,6 +447,12 @@ TEST(Replication, OptionsThatMakeNoSenseAreRefused) {
             .code(),
         Code::kInvalid);
   }
+  SchedulerOptions many = fixture.options;
+  many.replication.max_replicas = kReplicasMax + 1;
+  EXPECT_EQ(Scheduler::create(many, fixture.keyspace, fixture.store, fixture.clock, fixture.logger)
+                .status()
+                .code(),
+            Code::kInvalid);
 }
 
 }  // namespace

@@ -36,6 +36,9 @@ Status check(const SchedulerOptions& options) {
   if (!(options.replication.hot_at > 0) || options.replication.half_life <= Duration::zero()) {
     return invalid("replication: hot_at and half_life must be above 0");
   }
+  if (options.replication.max_replicas > kReplicasMax) {
+    return invalid("replication: max_replicas must be at most " + std::to_string(kReplicasMax));
+  }
   if (options.lookup_deadline <= Duration::zero()) {
     return invalid("lookup_deadline is not positive: must be above 0");
   }

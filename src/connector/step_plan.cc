@@ -9,9 +9,9 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "base/bytes.h"
+#include "kvc/replication.h"
 
 namespace kvc {
 namespace {
@@ -111,9 +111,7 @@ bool read_hot(ByteReader& in, std::vector<HotBlock>* hot) {
   hot->reserve(static_cast<std::size_t>(count));
   for (std::uint64_t i = 0; i < count; ++i) {
     std::uint64_t replicas = 0;
-    if (!read_varint(in, &replicas) || replicas > std::numeric_limits<std::uint32_t>::max()) {
-      return false;
-    }
+    if (!read_varint(in, &replicas) || replicas < 2 || replicas > kReplicasMax) return false;
     const std::span<const std::byte> hash = in.raw(sizeof(BlockHash));
     if (!in.ok()) return false;
     HotBlock& one = hot->emplace_back();

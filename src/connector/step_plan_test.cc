@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "kvc/replication.h"
 #include "testing/seed.h"
 
 namespace kvc {
@@ -39,7 +40,7 @@ StepPlan random_plan(Random& random, std::size_t tasks_max) {
   plan.hot.resize(random.below(tasks_max + 1));
   for (HotBlock& hot : plan.hot) {
     random.fill(hot.block.bytes);
-    hot.replicas = static_cast<std::uint32_t>(random.next() >> random.below(64));
+    hot.replicas = 2 + static_cast<std::uint32_t>(random.below(kReplicasMax - 1));
   }
   return plan;
 }
@@ -141,6 +142,15 @@ TEST(StepPlan, AcceptsOnlyWhatItWouldHaveWritten) {
     ASSERT_EQ(encode_step_plan(*decoded), bytes);
   }
   EXPECT_GT(accepted, 1000u);
+}
+
+TEST(StepPlan, RefusesNumbersOfCopiesThatNobodyCanWant) {
+  for (const std::uint32_t replicas : {0u, 1u, 2u, kReplicasMax, kReplicasMax + 1, 300u, ~0u}) {
+    StepPlan plan;
+    plan.hot = {{{}, 2}, {{}, replicas}};
+    const bool fits = replicas >= 2 && replicas <= kReplicasMax;
+    EXPECT_EQ(decode_step_plan(as_bytes(encode_step_plan(plan))).ok(), fits) << replicas;
+  }
 }
 
 TEST(StepPlan, SurvivesRandomBytes) {

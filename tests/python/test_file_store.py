@@ -93,11 +93,11 @@ import os, sys
 from mooncake_trtllm import _native
 folder = sys.argv[1]
 store = _native.FileStore(folder + "/store", {CAPACITY})
-limit = store.stats()["bytes_limit"]
+limit = store.stats()["store_file_bytes_limit"]
 assert 7 << 20 < limit < 8 << 20, limit
 for number in range(200):
     assert store.put([(str(number), bytes([number]) * 100_000)]) == [("ok", "stored")], number
-assert store.stats()["evicted"] > 100
+assert store.stats()["store_file_evicted"] > 100
 there = [n for n in range(200) if store.get([str(n)], 100_000)[0] == ("ok", bytes([n]) * 100_000)]
 assert there == list(range(200))[-len(there):] and len(there) > 60, there
 
@@ -147,7 +147,7 @@ def test_a_file_size_limit_backs_off_and_does_not_end_the_process(tmp_path: Path
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
         'put = store.put([("a", bytes(60_000)), ("b", bytes(40_000))])\n'
         'assert put == [("back off", "none"), ("ok", "stored")], put\n'
-        'assert store.stats()["puts_backed_off"] == 1\n',
+        'assert store.stats()["store_file_puts_backed_off"] == 1\n',
         str(tmp_path / "store"),
     )
 
@@ -210,6 +210,22 @@ def test_blocks_outlive_their_engine(make_engine: MakeEngine, folder: Path, tp: 
     objects = list(folder.glob("??/=*"))
     assert len(objects) == 2 * FULL * (tp + 1)
     assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in objects)
+
+
+def test_figures_of_the_folder_are_among_those_of_the_worker(
+    make_engine: MakeEngine, folder: Path
+) -> None:
+    engine = make_engine()
+    engine.serve(request())
+    taken = sum(file.stat().st_size for file in folder.glob("??/=*"))
+    before = engine.worker.metrics()
+    assert taken <= before["store_file_bytes_used"] <= before["store_file_bytes_limit"]
+    shutil.rmtree(folder)
+    engine.serve(request([1, *TOKENS]))
+    after = engine.worker.stats()
+    assert (after["store_file_reopened"], after["store_file_reads_failed"]) == (1, 0)
+    engine.close()
+    assert engine.worker.stats()["store_file_reopened"] == 1, "the last figures stay"
 
 
 def test_a_removed_folder_costs_misses_and_no_error(make_engine: MakeEngine, folder: Path) -> None:

@@ -31,6 +31,7 @@ from mooncake_trtllm.local_store import LocalStore, describe_exit
 __all__ = ["add_to"]
 
 _STOP_GRACE_S = 20.0
+_SETTINGS = ("MC_", "MOONCAKE_")
 _QUICK_REQUESTS = 24
 _TIMELINE_BYTES = 512 << 20
 """For the blocks of Llama-3.1-8B with which the load bandwidth of the timeline is measured."""
@@ -73,7 +74,7 @@ class _Stage:
         with open(self.out / f"{name}.json", "wb") as output:
             process = child_guard.spawn(
                 [sys.executable, "-m", "mooncake_trtllm", *arguments, "--json"],
-                env={**os.environ, **self.environment, "PYTHONPATH": python_path()},
+                env=self._child_environment(),
                 output=output,
                 errors_apart=True,
             )
@@ -84,6 +85,11 @@ class _Stage:
         seconds = time.monotonic() - began
         print(f"   ended with {describe_exit(status)} after {seconds:.1f} s", flush=True)
         return status if status >= 0 else BROKEN
+
+    def _child_environment(self) -> dict[str, str]:
+        """Without the caller's settings: they name stores and folders that are somebody's."""
+        own = {name: text for name, text in os.environ.items() if not name.startswith(_SETTINGS)}
+        return {**own, **self.environment, "PYTHONPATH": python_path()}
 
     def result(self, name: str) -> dict[str, Any] | None:
         """What the verb found; None where it ended without a result."""

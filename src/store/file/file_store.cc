@@ -30,8 +30,6 @@ constexpr std::uint64_t kFullShare = 64;
 constexpr Duration kComplainEvery = std::chrono::seconds(60);
 constexpr int kPutTries = 3;
 
-std::string mib(std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
-
 class FileStoreImpl final : public FileStore {
  public:
   FileStoreImpl(FileStoreOptions options, std::shared_ptr<Logger> logger,
@@ -48,9 +46,6 @@ class FileStoreImpl final : public FileStore {
     Result<std::shared_ptr<StoreRoot>> root = StoreRoot::open(root_options());
     if (!root.ok()) return root.status();
     refresh_limit(**root);
-    const FileStoreStats now = stats_of(**root);
-    logger_->log(LogLevel::kInfo, "file store '" + options_.path + "': " + mib(now.bytes_used) +
-                                      " used of at most " + mib(now.bytes_limit));
     const MutexLock lock(root_mutex_);
     root_ = std::move(*root);
     return {};

@@ -50,6 +50,7 @@ struct FileStoreOptions {
   std::function<std::errc(FileStep step)> at_step;
 };
 
+/// All 0 where the store is none in a folder, or is closed.
 struct FileStoreStats {
   std::uint64_t bytes_used = 0;
   std::uint64_t bytes_limit = 0;
@@ -60,17 +61,17 @@ struct FileStoreStats {
 };
 
 inline constexpr StatField<FileStoreStats> kFileStoreStats[] = {
-    {"bytes_used", "", &FileStoreStats::bytes_used, StatKind::kGauge,
+    {"store_file_bytes_used", "", &FileStoreStats::bytes_used, StatKind::kGauge,
      "By all processes; never less than what the objects take."},
-    {"bytes_limit", "", &FileStoreStats::bytes_limit, StatKind::kGauge,
+    {"store_file_bytes_limit", "", &FileStoreStats::bytes_limit, StatKind::kGauge,
      "What all objects together may take."},
-    {"evicted", "", &FileStoreStats::evicted, StatKind::kCounter,
+    {"store_file_evicted", "", &FileStoreStats::evicted, StatKind::kCounter,
      "Objects, by this store since it was opened."},
-    {"puts_backed_off", "", &FileStoreStats::puts_backed_off, StatKind::kCounter,
+    {"store_file_puts_backed_off", "", &FileStoreStats::puts_backed_off, StatKind::kCounter,
      "Puts without room, or without a way to write."},
-    {"reads_failed", "", &FileStoreStats::reads_failed, StatKind::kCounter,
+    {"store_file_reads_failed", "", &FileStoreStats::reads_failed, StatKind::kCounter,
      "Objects that were there and could not be read."},
-    {"reopened", "", &FileStoreStats::reopened, StatKind::kCounter,
+    {"store_file_reopened", "", &FileStoreStats::reopened, StatKind::kCounter,
      "Times that the folder had been removed or replaced."},
 };
 static_assert(covers_all(kFileStoreStats));

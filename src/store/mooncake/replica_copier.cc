@@ -31,8 +31,8 @@ ReplicaCopier::ReplicaCopier(std::shared_ptr<MooncakeClient> client,
 
 std::vector<Reaction> ReplicaCopier::replicate(const std::vector<ReplicaItem>& items,
                                                Deadline deadline) {
-  // Of what could not be found out.
-  std::vector<Reaction> reactions(items.size(), Reaction::kDown);
+  // Of what there was no time to find out, which says nothing about the store.
+  std::vector<Reaction> reactions(items.size(), Reaction::kBackOff);
   const Deadline until{deadline.at == Instant::max() ? deadline.at : deadline.at - kMargin};
   std::vector<std::size_t> open(items.size());
   for (std::size_t i = 0; i < open.size(); ++i) open[i] = i;

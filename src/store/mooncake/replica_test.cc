@@ -128,6 +128,16 @@ TEST(MooncakeReplicas, CopyThatTakesTooLongIsNotCounted) {
             Reaction::kBackOff);
 }
 
+TEST(MooncakeReplicas, CallWithoutTimeToAskIsNoSignOfAStoreThatIsDown) {
+  Rig rig;
+  rig.put("hot");
+  const std::size_t questions = rig.cluster->calls("batch_replicas");
+  const Deadline soon = Deadline::after(*rig.clock, milliseconds(100));
+  EXPECT_EQ(rig.store->replicate({{"hot", 2}}, {.deadline = soon, .hold = nullptr})[0],
+            Reaction::kBackOff);
+  EXPECT_EQ(rig.cluster->calls("batch_replicas"), questions);
+}
+
 TEST(MooncakeReplicas, AdminPagesThatDoNotAnswerAreNamedOnceWithTheRemedy) {
   Rig rig;
   rig.put("hot");

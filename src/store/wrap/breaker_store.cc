@@ -52,6 +52,12 @@ class Breaker {
     return ++epoch_;
   }
 
+  /// Whether calls pass that are never to be the probe.
+  bool is_closed() const {
+    const MutexLock lock(mutex_);
+    return state_ == State::kClosed;
+  }
+
   Change settle(Epoch epoch, Verdict verdict) {
     const MutexLock lock(mutex_);
     if (epoch != epoch_) return {};
@@ -98,7 +104,7 @@ class Breaker {
 
   const BreakerStoreOptions options_;
   const std::shared_ptr<const Clock> clock_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   State state_ KVC_GUARDED_BY(mutex_) = State::kClosed;
   Epoch epoch_ KVC_GUARDED_BY(mutex_) = 0;
   std::uint32_t failures_ KVC_GUARDED_BY(mutex_) = 0;  // in a row, while closed
@@ -133,7 +139,11 @@ class BreakerStore final : public Store {
     return call(&Store::remove, std::move(keys), std::move(context));
   }
   std::vector<Reaction> replicate(std::vector<ReplicaItem> items, CallContext context) override {
-    return call(&Store::replicate, std::move(items), std::move(context));
+    if (items.empty()) return {};
+    if (context.deadline.passed(*clock_) || !breaker_.is_closed()) {
+      return refuse<Reaction>(items.size());
+    }
+    return inner_->replicate(std::move(items), std::move(context));
   }
 
   Status register_memory(std::span<std::byte> memory) override {

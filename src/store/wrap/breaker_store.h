@@ -8,7 +8,9 @@
 //
 // A call fails if it answers kDown for any item: put the breaker around the deadline decorator, so
 // that an expired deadline is a failure too. A call of kCallerBug alone says nothing about the
-// store. Answers of calls that began before the breaker last changed its state do not count.
+// store. Nor does replicate(), which takes its time and which nobody needs: it passes while the
+// breaker is closed, and its answers do not count. Answers of calls that began before the breaker
+// last changed its state do not count.
 #pragma once
 
 #include <cstdint>

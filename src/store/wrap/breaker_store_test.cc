@@ -211,6 +211,30 @@ TEST(BreakerStore, CallerBugsSayNothingAboutTheStore) {
   EXPECT_EQ(rig.call(), Reaction::kMiss);
 }
 
+TEST(BreakerStore, CopiesNeitherOpenNorProbeNorClose) {
+  Rig rig;
+  const auto replicate = [&] { return rig.store->replicate({{"key", 2}}, {})[0]; };
+  rig.gate->answer_with(Reaction::kDown);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(replicate(), Reaction::kDown);
+  EXPECT_EQ(rig.calls(), 10u);
+  EXPECT_EQ(rig.counters->breaker_opened.load(), 0u);
+  // A good answer does not start the count of failures anew either.
+  rig.call();
+  rig.call();
+  rig.gate->answer_with(Reaction::kMiss);
+  EXPECT_EQ(replicate(), Reaction::kMiss);
+  rig.gate->answer_with(Reaction::kDown);
+  rig.call();
+  EXPECT_EQ(rig.counters->breaker_opened.load(), 1u);
+  rig.gate->answer_with(Reaction::kMiss);
+  rig.clock->advance(milliseconds(100));
+  const std::size_t before = rig.calls();
+  EXPECT_EQ(replicate(), Reaction::kDown);
+  EXPECT_EQ(rig.calls(), before) << "a copy was taken for the probe";
+  EXPECT_EQ(rig.call(), Reaction::kMiss);
+  EXPECT_EQ(replicate(), Reaction::kMiss);
+}
+
 TEST(BreakerStore, ImpatientCallersAndEmptyBatchesAreNoEvidence) {
   Rig rig;
   rig.clock->advance(milliseconds(1));

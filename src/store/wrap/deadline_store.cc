@@ -21,6 +21,31 @@ struct Shared {
   const std::shared_ptr<Store> inner;
   const std::shared_ptr<StoreCallCounters> counters;
   std::atomic<bool> closed{false};
+  std::atomic<std::size_t> copying{0};
+};
+
+/// The right to be one of few replicate() inside, until the last hold on its buffers goes.
+class CopyTurn {
+ public:
+  /// Null: others have them all.
+  static BufferHold take(std::shared_ptr<Shared> shared, std::size_t most, BufferHold also) {
+    auto turn = std::make_shared<CopyTurn>();
+    turn->shared_ = std::move(shared);
+    turn->also_ = std::move(also);
+    if (turn->shared_->copying.fetch_add(1) >= most) return nullptr;
+    return turn;
+  }
+
+  CopyTurn() = default;
+  CopyTurn(const CopyTurn&) = delete;
+  CopyTurn& operator=(const CopyTurn&) = delete;
+  ~CopyTurn() {
+    if (shared_ != nullptr) shared_->copying.fetch_sub(1);
+  }
+
+ private:
+  std::shared_ptr<Shared> shared_;
+  BufferHold also_;
 };
 
 /// How waiting for a task ended.
@@ -115,6 +140,10 @@ class DeadlineStore final : public Store {
     return call(&Store::remove, std::move(keys), std::move(context));
   }
   std::vector<Reaction> replicate(std::vector<ReplicaItem> items, CallContext context) override {
+    if (items.empty()) return {};
+    // Copying waits for most of its time, and lookups need the threads.
+    context.hold = CopyTurn::take(shared_, options_.max_replicating, std::move(context.hold));
+    if (context.hold == nullptr) return all_not_done<Reaction>(items.size(), Reaction::kBackOff);
     return call(&Store::replicate, std::move(items), std::move(context));
   }
 

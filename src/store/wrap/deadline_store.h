@@ -29,6 +29,9 @@ struct DeadlineStoreOptions {
   /// For register_memory and unregister_memory, which have no deadline of their own. Memory whose
   /// registration timed out must stay allocated until the store is gone.
   Duration registration_budget = std::chrono::seconds(5);
+  /// replicate() that may be inside, since each waits for most of its time and the others need the
+  /// threads; one more backs off at once.
+  std::size_t max_replicating = 2;
 };
 
 /// Safe to use from any thread but those of `executor`. Abandoned calls keep `inner` alive, so the

@@ -127,6 +127,23 @@ TEST(DeadlineStore, HoldOfAnAbandonedCallIsReleasedBeforeTheCallCountsAsOver) {
   EXPECT_TRUE(watched.expired());
 }
 
+TEST(DeadlineStore, FewReplicateAtATimeEvenIfTheyAreAbandoned) {
+  DeadlineStoreOptions options;
+  options.max_replicating = 1;
+  Rig rig(options);
+  const auto replicate = [&] {
+    return rig.store->replicate({{"a", 2}, {"b", 2}}, rig.within_a_second());
+  };
+  const std::vector<Reaction> inside = replicate();  // The store keeps one copy.
+  EXPECT_EQ(inside, std::vector<Reaction>(2, Reaction::kCallerBug));
+  rig.gate->close_gate(GatePoint::kBeforeCall);
+  rig.abandon([&] { EXPECT_EQ(replicate(), std::vector<Reaction>(2, Reaction::kDown)); });
+  EXPECT_EQ(replicate(), std::vector<Reaction>(2, Reaction::kBackOff));
+  EXPECT_EQ(rig.gate->count(StoreOp::kReplicate), 2u);
+  rig.settle();
+  EXPECT_EQ(replicate(), inside);
+}
+
 TEST(DeadlineStore, EffectOfAnAbandonedPutIsUnknown) {
   Rig rig;
   rig.gate->close_gate(GatePoint::kBeforeReply);

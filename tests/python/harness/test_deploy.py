@@ -247,6 +247,23 @@ def test_ctrl_c_during_showcase_leaves_no_process(tmp_path: Path) -> None:
     assert wait_until_gone(children)
 
 
+def test_a_stage_knows_nothing_of_the_callers_settings(
+    tmp_path: Path, environment: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "kept"
+    environment.setenv("MC_BACKEND", "file")
+    environment.setenv("MC_FILE_PATH", str(folder))
+    environment.setenv("MC_PAGE_SALT", "the caller's")
+    environment.setenv("MOONCAKE_MASTER", "127.0.0.1:1")
+    stage = _Stage(tmp_path, {"MOONCAKE_PROTOCOL": "tcp"})
+    assert stage.run("selfcheck", "selfcheck", "--backend", "memory") == 0
+    assert not folder.exists()
+    child = stage._child_environment()
+    settings = {name for name in child if name.startswith(("MC_", "MOONCAKE_"))}
+    assert settings == {"MOONCAKE_PROTOCOL"}
+    assert child["PATH"] == os.environ["PATH"]
+
+
 def test_a_stage_that_ended_without_a_result_has_none(tmp_path: Path) -> None:
     stage = _Stage(tmp_path, {})
     for content, found in (
