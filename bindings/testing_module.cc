@@ -105,7 +105,7 @@ std::string_view to_string(kvc::FileStep step) {
 
 /// A file store that tells where each of its changes is. `at_step` must not raise.
 StoreObject stepped_file_store(std::string path, std::uint64_t max_bytes, bool unnamed_files,
-                               nb::callable at_step) {
+                               const nb::callable& at_step) {
   kvc::FileStoreOptions options;
   options.path = std::move(path);
   options.max_bytes = max_bytes;
