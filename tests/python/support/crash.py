@@ -198,8 +198,10 @@ class Checker:
         self._ours, theirs = Pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            check(objects, path, theirs)
-            os._exit(0)
+            try:
+                check(objects, path, theirs)
+            finally:  # Never back into the test that forked.
+                os._exit(1)
         theirs.close()
 
     def ask(self, question: str) -> Any:
@@ -224,11 +226,11 @@ def check(objects: Objects, path: str, questions: Connection) -> None:
     def fill() -> int:
         for key, content in objects.content.items():
             store.put([(key, content)])
-        return store.stats()["bytes_used"]
+        return store.stats()["store_file_bytes_used"]
 
     answers: dict[str, Callable[[], Any]] = {
         "read": read_all,
-        "used": lambda: store.stats()["bytes_used"],
+        "used": lambda: store.stats()["store_file_bytes_used"],
         "stock": store.take_stock,
         "fill": fill,
     }
