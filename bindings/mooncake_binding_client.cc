@@ -33,6 +33,8 @@ PyObject* on_exit(PyObject* capsule, PyObject* /*none*/) {
     // At exit the binding tears down its clients, with no regard for calls that are in them.
     if (!exit->gate.shut(Deadline::after(*clock, kExitWait), *clock)) {
       skip_registered_exit_handlers();
+      // They end while the interpreter does, which lets no thread in any more.
+      park_threads_that_are_unwound();
     }
   }
   Py_RETURN_NONE;
