@@ -14,8 +14,8 @@ std::int64_t process_id();
 void skip_registered_exit_handlers();
 
 /// From now on a thread that is ended from outside while it is inside C++ that cannot be unwound
-/// waits for the end of the process, where it would abort it. An interpreter that is being torn down
-/// ends its daemon threads so. Called by the thread that ends the process, which is exempt.
+/// waits for the end of the process, where it would abort it. An interpreter that is being torn
+/// down ends its daemon threads so. Called by the thread that ends the process, which is exempt.
 void park_threads_that_are_unwound();
 
 /// The calling thread waits for the end of the process, and does nothing else any more.
