@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -28,6 +27,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "bench/result_digest.h"
+#include "bench/samples.h"
 #include "kvc/block_hash.h"
 #include "kvc/clock.h"
 #include "kvc/object_key.h"
@@ -42,6 +42,8 @@ constexpr std::size_t kHashBytes = sizeof(BlockHash);
 /// Tag, previous hash, token count, tokens, number of media items (docs/format/key.md).
 constexpr std::size_t kMessageBytes = kBlockTag.size() + kHashBytes + sizeof(std::uint32_t) +
                                       kTokensPerBlock * sizeof(Token) + sizeof(std::uint32_t);
+
+constexpr std::size_t kLargest = std::size_t{1} << 20;  // Of a count on the command line.
 
 struct Options {
   std::size_t samples = 101;
@@ -172,12 +174,6 @@ class Measurement {
   ResultDigest baseline_digest_;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 void measure(const Options& options) {
   Measurement measurement(options);
   measurement.time_keys();
@@ -197,18 +193,10 @@ void measure(const Options& options) {
   }
   std::printf("{\"tokens_per_block\":%u,\"message_bytes\":%zu,\"blocks\":%zu,", kTokensPerBlock,
               kMessageBytes, options.blocks);
-  std::printf("\"key_ns\":%.1f,\"sha256_ns\":%.1f,\"digest\":\"%s\",\"samples\":[", median(ours),
+  std::printf("\"key_ns\":%.1f,\"sha256_ns\":%.1f,\"digest\":\"%s\",\"samples\":", median(ours),
               median(baseline), measurement.result().c_str());
-  for (std::size_t i = 0; i < ratios.size(); ++i) std::printf("%s%.4f", i ? "," : "", ratios[i]);
-  std::printf("]}\n");
-}
-
-bool parse_count(std::string_view argument, std::string_view name, std::size_t* out) {
-  if (!argument.starts_with(name)) return false;
-  argument.remove_prefix(name.size());
-  const auto parsed = std::from_chars(argument.data(), argument.data() + argument.size(), *out);
-  return parsed.ec == std::errc() && parsed.ptr == argument.data() + argument.size() && *out > 0 &&
-         *out <= (1u << 20);
+  print_samples(ratios);
+  std::printf("}\n");
 }
 
 }  // namespace
@@ -218,8 +206,8 @@ int main(int argc, char** argv) {
   kvc::Options options;
   for (const std::string_view argument :
        std::span(argv, static_cast<std::size_t>(argc)).subspan(1)) {
-    if (!kvc::parse_count(argument, "--samples=", &options.samples) &&
-        !kvc::parse_count(argument, "--blocks=", &options.blocks)) {
+    if (!kvc::parse_count(argument, "--samples=", kvc::kLargest, &options.samples) &&
+        !kvc::parse_count(argument, "--blocks=", kvc::kLargest, &options.blocks)) {
       std::fprintf(stderr, "identity_ratio: '%s': use --samples=N or --blocks=N, 1 to 1048576\n",
                    std::string(argument).c_str());
       return 2;

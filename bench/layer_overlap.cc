@@ -10,7 +10,6 @@
 //
 //   layer_overlap [--samples=N] [--layers=N]      prints one JSON object
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +25,7 @@
 #include "base/mutex.h"
 #include "base/random.h"
 #include "bench/result_digest.h"
+#include "bench/samples.h"
 #include "kvc/clock.h"
 #include "kvc/worker.h"
 #include "store/memory/memory_store.h"
@@ -39,6 +39,8 @@ constexpr std::size_t kLayerBytes = std::size_t{32} << 10;
 constexpr Duration kTimeOfALayer = std::chrono::milliseconds(1);
 constexpr Fingerprint kKeyspace{std::byte{1}};
 constexpr std::uint64_t kSeed = 20240501;
+
+constexpr std::size_t kLargest = 1024;  // Of a count on the command line.
 
 struct Options {
   std::size_t samples = 21;
@@ -145,11 +147,6 @@ class LinkStore final : public testlib::PassingStore {
   Mutex link_;
 };
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 void measure(const Options& options) {
   const auto store = std::make_shared<LinkStore>(make_memory_store({}));
   Instance block(options, Granularity::kBlock, store);
@@ -166,17 +163,9 @@ void measure(const Options& options) {
   KVC_CHECK(block.digest() == layer.digest(), "the two paths loaded different bytes");
   std::printf("{\"layers\":%zu,\"blocks\":%zu,\"layer_ms\":%.3f,\"block_ms\":%.3f,", options.layers,
               kBlocks, median(ours) / 1e6, median(baseline) / 1e6);
-  std::printf("\"digest\":\"%s\",\"samples\":[", layer.digest().c_str());
-  for (std::size_t i = 0; i < ratios.size(); ++i) std::printf("%s%.4f", i ? "," : "", ratios[i]);
-  std::printf("]}\n");
-}
-
-bool parse_count(std::string_view argument, std::string_view name, std::size_t* out) {
-  if (!argument.starts_with(name)) return false;
-  argument.remove_prefix(name.size());
-  const auto parsed = std::from_chars(argument.data(), argument.data() + argument.size(), *out);
-  return parsed.ec == std::errc() && parsed.ptr == argument.data() + argument.size() && *out > 0 &&
-         *out <= 1024;
+  std::printf("\"digest\":\"%s\",\"samples\":", layer.digest().c_str());
+  print_samples(ratios);
+  std::printf("}\n");
 }
 
 }  // namespace
@@ -186,8 +175,8 @@ int main(int argc, char** argv) {
   kvc::Options options;
   for (const std::string_view argument :
        std::span(argv, static_cast<std::size_t>(argc)).subspan(1)) {
-    if (!kvc::parse_count(argument, "--samples=", &options.samples) &&
-        !kvc::parse_count(argument, "--layers=", &options.layers)) {
+    if (!kvc::parse_count(argument, "--samples=", kvc::kLargest, &options.samples) &&
+        !kvc::parse_count(argument, "--layers=", kvc::kLargest, &options.layers)) {
       std::fprintf(stderr, "layer_overlap: '%s': use --samples=N or --layers=N, 1 to 1024\n",
                    std::string(argument).c_str());
       return 2;

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.engine import Engine, Request
+from support.engine import Engine, Request, step
 
 from mooncake_trtllm import KvConnectorLoadError
 
@@ -22,17 +22,6 @@ _ids = itertools.count(1)
 
 def request(tokens: list[int] = TOKENS, **extra: Any) -> Request:
     return Request(next(_ids), list(tokens), extra)
-
-
-def step(engine: Engine, one: Request, pages: list[int], matched: int = 0) -> SimpleNamespace:
-    data = SimpleNamespace(
-        request_id=one.request_id,
-        new_tokens=one.tokens,
-        new_block_ids=pages,
-        computed_position=0,
-        num_scheduled_tokens=len(one.tokens) - 8 * matched,
-    )
-    return SimpleNamespace(new_requests=[data], cached_requests=[])
 
 
 class Exploding:

@@ -6,12 +6,11 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from support.engine import Engine, Request
+from support.engine import Engine, Request, step
 from support.gates import Gate, gate_stores
 
 from mooncake_trtllm import KvConnectorLoadError
@@ -50,17 +49,6 @@ class Timer:
             return call(*args)
         finally:
             self.longest = max(self.longest, time.monotonic() - start)
-
-
-def step(engine: Engine, one: Request, pages: list[int], matched: int = 0) -> SimpleNamespace:
-    data = SimpleNamespace(
-        request_id=one.request_id,
-        new_tokens=one.tokens,
-        new_block_ids=pages,
-        computed_position=0,
-        num_scheduled_tokens=len(one.tokens) - 8 * matched,
-    )
-    return SimpleNamespace(new_requests=[data], cached_requests=[])
 
 
 def test_every_callback_is_bounded_with_every_call_hung(

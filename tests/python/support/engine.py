@@ -299,3 +299,15 @@ class Engine:
         for rank, pool in enumerate(self.pools):
             for block in range(first, len(pages)):
                 pool.bytes[pages[block]] = self.expected(request, block, rank)
+
+
+def step(engine: Engine, one: Request, pages: list[int], matched: int = 0) -> SimpleNamespace:
+    """What the runtime reports of a step with one new request, `matched` blocks of it promised."""
+    data = SimpleNamespace(
+        request_id=one.request_id,
+        new_tokens=one.tokens,
+        new_block_ids=pages,
+        computed_position=0,
+        num_scheduled_tokens=len(one.tokens) - 8 * matched,
+    )
+    return SimpleNamespace(new_requests=[data], cached_requests=[])
