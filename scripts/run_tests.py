@@ -20,6 +20,8 @@ from dataclasses import dataclass
 
 from results import RESULTS, ROOT, Counts, failed_names, read_counts, write_cases
 
+PYTEST_PROCESSES = 3
+
 
 @dataclass(frozen=True)
 class Suite:
@@ -38,6 +40,8 @@ def suites(tier: str) -> list[Suite]:
     fast = tier == "fast"
     ctest = ["ctest", "--preset", "dev", "--output-junit", str(RESULTS / "ctest.xml")]
     pytest = [sys.executable, "-m", "pytest", "-q", f"--junitxml={RESULTS / 'pytest.xml'}"]
+    # A few files at a time: most tests wait for a server, a process or a deadline.
+    pytest += ["-n", str(PYTEST_PROCESSES), "--dist", "loadfile"]
     if fast:
         return [
             Suite("ctest", [*ctest, "-L", "fast"], "ctest.xml", 300),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.engine import Engine, Request, step
+from support.ids import readable
 
 from mooncake_trtllm import KvConnectorLoadError
 
@@ -73,7 +74,7 @@ def test_callbacks_are_total(make_engine: MakeEngine, caplog: pytest.LogCaptureF
 NONSENSE: list[Any] = [None, object(), SimpleNamespace(), SimpleNamespace(request_id="x"), 5, "x"]
 
 
-@pytest.mark.parametrize("nonsense", NONSENSE, ids=repr)
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=readable)
 def test_nonsense_is_harmless(nonsense: Any, make_engine: MakeEngine) -> None:
     engine = make_engine()
     scheduler, worker = engine.scheduler, engine.worker

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.engine import Engine, HostTensor, Shape, llm_args, make_model
+from support.ids import readable
 
 from mooncake_trtllm import (
     KvConnectorConfigError,
@@ -94,7 +95,7 @@ def refused(args: Any, words: list[str]) -> None:
         ({"model": "~nobody-of-this-name/x"}, ["MC_MODEL_REVISION"]),
         ({"model": 7}, ["model='7'", "MC_MODEL_REVISION"]),
     ],
-    ids=lambda value: ascii(value)[:60] if isinstance(value, dict) else "",
+    ids=lambda value: readable(value)[:60] if isinstance(value, dict) else "",
 )
 def test_refused(changes: dict[str, Any], words: list[str], model: Path) -> None:
     refused(llm_args(**{"model": model, "shape": Shape(), **changes}), words)

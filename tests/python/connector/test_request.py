@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.ids import readable
 
 from mooncake_trtllm.request import Bypass, read_request, read_slots_by_group, read_step
 
@@ -132,7 +133,7 @@ def test_generation_only_is_a_property_or_a_method(value: Any) -> None:
             "multimodal_lengths": [5, 5],
         },  # out of order
     ],
-    ids=lambda attributes: "-".join(f"{k}={v}"[:40] for k, v in attributes.items()),
+    ids=lambda attributes: "-".join(f"{k}={readable(v)}"[:40] for k, v in attributes.items()),
 )
 def test_what_is_not_identified_bypasses(attributes: dict[str, Any]) -> None:
     with pytest.raises(Bypass):
