@@ -31,9 +31,11 @@ WorkerObject make_worker(const StoreObject& store, std::uint32_t rank, std::uint
                          std::uint32_t tokens_per_block, std::size_t staging_bytes,
                          std::size_t save_queue_bytes, double load_deadline_s,
                          double save_deadline_s, std::size_t threads, bool by_layer,
-                         bool overlap_loads, std::uint64_t replication_bytes_per_second) {
+                         bool replicated, bool overlap_loads,
+                         std::uint64_t replication_bytes_per_second) {
   const WorkerOptions options{.rank = rank,
                               .world_size = world_size,
+                              .replicated = replicated,
                               .tokens_per_block = tokens_per_block,
                               .granularity = by_layer ? Granularity::kLayer : Granularity::kBlock,
                               .overlap_loads = overlap_loads,
@@ -128,7 +130,8 @@ void bind_worker(nb::module_& m) {
   nb::class_<WorkerObject>(m, "Worker")
       .def(nb::new_(&make_worker), "store"_a, nb::kw_only(), "rank"_a, "world_size"_a,
            "tokens_per_block"_a, "staging_bytes"_a, "save_queue_bytes"_a, "load_deadline_s"_a,
-           "save_deadline_s"_a, "threads"_a, "by_layer"_a = false, "overlap_loads"_a = true,
+           "save_deadline_s"_a, "threads"_a, "by_layer"_a = false, "replicated"_a = false,
+           "overlap_loads"_a = true,
            "replication_bytes_per_second"_a = WorkerOptions{}.replication_bytes_per_second)
       .def("register_layout", &register_layout, "keyspace"_a, "layout"_a,
            "The pages must outlive this object.")

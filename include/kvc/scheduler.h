@@ -37,6 +37,7 @@ namespace kvc {
 
 struct SchedulerOptions {
   std::uint32_t tokens_per_block = 0;
+  /// Shards that a block has in the store: one per rank, or 1 (WorkerOptions::replicated).
   std::uint32_t world_size = 1;
   std::string deployment_secret;
   /// For all lookups between two plans together: the engine's step waits for each of them.

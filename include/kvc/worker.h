@@ -44,6 +44,9 @@ namespace kvc {
 struct WorkerOptions {
   std::uint32_t rank = 0;
   std::uint32_t world_size = 1;
+  /// Every rank's page of a block has the same bytes (one latent per token), so that a block has
+  /// one shard: one of the ranks stores it, chosen by the block's name, and all of them load it.
+  bool replicated = false;
   std::uint32_t tokens_per_block = 0;
   /// kLayer needs a pool that tells where its layers are (PageGroup::layer_bytes). With any other,
   /// blocks are stored whole, which is logged.
@@ -79,7 +82,6 @@ struct LoadFailure {
 struct WorkerStats {
   std::uint64_t blocks_loaded = 0;
   std::uint64_t bytes_loaded = 0;
-  std::uint64_t load_nanoseconds = 0;
   std::uint64_t loads_missing = 0;
   std::uint64_t loads_unavailable = 0;
   std::uint64_t rejected_checksum = 0;
@@ -107,8 +109,6 @@ inline constexpr StatField<WorkerStats> kWorkerStats[] = {
     {"blocks_loaded", "", &WorkerStats::blocks_loaded, StatKind::kCounter,
      "Blocks put into pages."},
     {"bytes_loaded", "", &WorkerStats::bytes_loaded, StatKind::kCounter, "Payload put into pages."},
-    {"load_nanoseconds", "", &WorkerStats::load_nanoseconds, StatKind::kCounter,
-     "Time that loads took."},
     {"loads_missing", "", &WorkerStats::loads_missing, StatKind::kCounter,
      "Promised blocks that were not in the store."},
     {"loads_unavailable", "", &WorkerStats::loads_unavailable, StatKind::kCounter,

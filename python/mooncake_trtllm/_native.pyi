@@ -368,6 +368,7 @@ class Worker:
         save_deadline_s: float,
         threads: int,
         by_layer: bool = False,
+        replicated: bool = False,
         overlap_loads: bool = True,
         replication_bytes_per_second: int = 67108864,
     ) -> None: ...

@@ -32,6 +32,7 @@ class WorkerEntry:
     keyspace: bytes | None = None
     load_budget: Callable[[], int] | None = None
     layers: int = 0
+    shards: int = 1
 
 
 @dataclass(eq=False)
@@ -75,14 +76,18 @@ class Rendezvous:
         entry: WorkerEntry,
         keyspace: bytes,
         load_budget: Callable[[], int],
+        *,
         layers: int = 0,
+        shards: int = 1,
     ) -> None:
         """Tell the keyspace of a worker, whose pool is registered now, and what its loads move.
 
         `layers`: how many of a page are stored as objects of their own; 0: blocks are whole.
+        `shards`: of a block, over all ranks.
         """
         with self._lock:
-            entry.keyspace, entry.load_budget, entry.layers = keyspace, load_budget, layers
+            entry.keyspace, entry.load_budget = keyspace, load_budget
+            entry.layers, entry.shards = layers, shards
 
     def remove(self, entry: WorkerEntry | SchedulerEntry) -> None:
         """Forget a worker or scheduler. Idempotent."""
@@ -111,6 +116,11 @@ class Rendezvous:
         """Return how many layers the workers of a keyspace, which covers that, store apart."""
         with self._lock:
             return max((w.layers for w in self._workers if w.keyspace == keyspace), default=0)
+
+    def shards_of(self, keyspace: bytes) -> int:
+        """Return how many shards a block of a keyspace, which covers that, has over all ranks."""
+        with self._lock:
+            return max((w.shards for w in self._workers if w.keyspace == keyspace), default=1)
 
     def keyspace_for(self, scheduler: SchedulerEntry) -> bytes | None:
         """Return the keyspace of the scheduler's own workers, None while that is not known."""

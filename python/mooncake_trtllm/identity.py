@@ -23,6 +23,7 @@ __all__ = ["EngineIdentity", "check_geometry", "engine_identity", "states_block_
 # How this connector takes bytes from a pool; raise it if that ever changes.
 _LAYOUT = "dense-pool/1"
 _BY_LAYER = ";by layer/1"
+_REPLICATED = ";one shard/1"
 # What the core calls a model that was read in part.
 _SAMPLED = "sampled digest"
 
@@ -46,17 +47,25 @@ class EngineIdentity:
     expert_parallel_size: int
 
     def keyspace(
-        self, geometry: _native.PoolGeometry, kv_dtype: str, *, by_layer: bool = False
+        self,
+        geometry: _native.PoolGeometry,
+        kv_dtype: str,
+        *,
+        by_layer: bool = False,
+        replicated: bool = False,
     ) -> bytes:
         """Return the fingerprint of the keyspace for a pool of this geometry and type.
 
-        Instances that store blocks whole and those that store them by layer share nothing.
+        Instances that store blocks whole and those that store them by layer share nothing, nor do
+        those that store a block once for all ranks and those that store it for each.
         """
         identity = _native.KeyspaceIdentity()
         identity.key_epoch = self.key_epoch
         identity.model_content = self.model_content
         identity.tokenizer = self.tokenizer
-        identity.engine_layout = self.engine_layout + (_BY_LAYER if by_layer else "")
+        identity.engine_layout = "".join(
+            (self.engine_layout, _BY_LAYER * by_layer, _REPLICATED * replicated)
+        )
         identity.kv_dtype = kv_dtype
         identity.kv_quantization = self.quantization
         identity.attention_backend = self.attention_backend
@@ -181,6 +190,15 @@ def check_geometry(args: EngineArgs, pool: HostPool, kv_dtype: str) -> None:
         f"{args.tokens_per_block} make {expected}. Likely cause: {cause}. Remedy: set "
         "kv_cache_config.tokens_per_block to the value in effect, or correct the model's folder"
     )
+
+
+def is_replicated(args: EngineArgs, geometry: _native.PoolGeometry) -> bool:
+    """Whether every rank's pages are proven to hold the same bytes: latents, which have no heads.
+
+    Alike for all instances of a model whose folder is there; the keyspace tells the others apart.
+    """
+    latent = args.config_integer("kv_lora_rank") is not None and geometry.kv_factor == 1
+    return latent and args.tensor_parallel_size > 1
 
 
 def states_block_size(args: EngineArgs) -> bool:

@@ -73,7 +73,7 @@ class _Resources:
                     instance.lease.store,
                     keyspace,
                     tokens_per_block=instance.args.tokens_per_block,
-                    world_size=instance.rank.world_size,
+                    world_size=rendezvous.shards_of(keyspace),
                     deployment_secret=instance.settings.key_secret,
                     lookup_deadline_s=instance.settings.lookup_deadline_s,
                     exact_pages=not states_block_size(instance.args),

@@ -19,7 +19,7 @@ from mooncake_trtllm.errors import (
     KvConnectorConfigError,
     KvConnectorLoadError,
 )
-from mooncake_trtllm.identity import check_geometry, settle_kv_dtype
+from mooncake_trtllm.identity import check_geometry, is_replicated, settle_kv_dtype
 from mooncake_trtllm.shim import WorkerBase
 
 __all__ = ["MooncakeKvCacheConnectorWorker"]
@@ -69,7 +69,10 @@ class _Resources:
             ) from error
         check_geometry(args, pool, kv_dtype)
         by_layer = instance.settings.by_layer and _layers_are_known(args)
-        keyspace = instance.identity.keyspace(layout.geometry, kv_dtype, by_layer=by_layer)
+        replicated = is_replicated(args, layout.geometry)
+        keyspace = instance.identity.keyspace(
+            layout.geometry, kv_dtype, by_layer=by_layer, replicated=replicated
+        )
         core = _native.Worker(
             instance.lease.store,
             rank=instance.rank.rank,
@@ -81,6 +84,7 @@ class _Resources:
             save_deadline_s=_SAVE_DEADLINE_S,
             threads=_THREADS,
             by_layer=by_layer,
+            replicated=replicated,
             overlap_loads=_may_overlap(args),
             replication_bytes_per_second=instance.settings.replication_bytes_per_s,
         )
@@ -102,7 +106,13 @@ class _Resources:
             self.core, self._pool = core, pool
             self.layers = core.layers_stored_apart()
         if self._entry is not None:
-            rendezvous.publish(self._entry, keyspace, core.load_budget_blocks, self.layers)
+            rendezvous.publish(
+                self._entry,
+                keyspace,
+                core.load_budget_blocks,
+                layers=self.layers,
+                shards=1 if replicated else instance.rank.world_size,
+            )
         log.essential(
             "rank %d of %d: KV pool %s of %s, %d bytes a page, stored by %s, keyspace %s",
             instance.rank.rank,

@@ -152,7 +152,7 @@ void CommitBatch::put_part(std::uint32_t part, const Indices& blocks,
   for (const std::size_t i : blocks) {
     const StagingLease& page = blocks_[i].item.pages[part];
     items.push_back({key_of({i, part}), page->bytes().data(), parts_.shards.object_bytes(),
-                     parts_.hot->replicas(blocks_[i].item.block)});
+                     blocks_[i].item.replicas});
     pages.push_back(page);
   }
   const Instant begin = parts_.worker.clock->now();
@@ -325,7 +325,7 @@ void CommitBatch::put_markers(Action action, const Indices& blocks) {
         page->bytes());
     items.push_back({ready ? parts_.shards.keys.ready(hash, parts_.shards.role.rank)
                            : parts_.shards.keys.manifest(hash),
-                     page->bytes().data(), page->bytes().size(), parts_.hot->replicas(hash)});
+                     page->bytes().data(), page->bytes().size(), blocks_[i].item.replicas});
     pages.push_back(std::move(page));
   }
   const std::size_t count = items.size();

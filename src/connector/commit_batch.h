@@ -21,6 +21,7 @@ struct SaveItem {
   BlockHash block;
   /// One for each part of the shard, its payload behind the room for the header.
   std::vector<StagingLease> pages;
+  std::uint32_t replicas = 1;  ///< Copies wanted of what this rank puts of the block.
 };
 
 struct CommitTotals {

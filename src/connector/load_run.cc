@@ -398,7 +398,6 @@ std::size_t LoadRun::fail_rest(const Status& status) {
 std::string LoadRun::end() {
   ended_ = true;
   const Duration took = parts_.worker.clock->now() - begin_;
-  gained_.load_nanoseconds = static_cast<std::uint64_t>(took.count());
   const bool late = std::ranges::any_of(failures_, [](const LoadFailure& failure) {
     return failure.status.code() == Code::kTimedOut;
   });

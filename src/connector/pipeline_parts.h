@@ -4,7 +4,6 @@
 #include <memory>
 #include <vector>
 
-#include "connector/hot_blocks.h"
 #include "connector/rank_shards.h"
 #include "connector/shard_sets.h"
 #include "connector/staging.h"
@@ -21,7 +20,6 @@ struct PipelineParts {
   std::shared_ptr<StagingPool> pages;
   std::shared_ptr<RecentShards> recent;
   std::shared_ptr<BrokenObjects> broken;
-  std::shared_ptr<HotBlocks> hot;
   std::shared_ptr<WorkerCounters> counters;
 };
 

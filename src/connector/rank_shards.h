@@ -2,6 +2,8 @@
 //
 // A shard is one object, or one for each layer of the page. Its objects are counted as *parts*: a
 // shard that is stored whole has one part, which is the page.
+//
+// Where all ranks have the same pages, a block has one shard, and `role` is that of a single rank.
 #pragma once
 
 #include <algorithm>
@@ -21,12 +23,20 @@ struct RankShards {
   CommitRole role;
   std::uint32_t tokens_per_block = 0;
   std::size_t page_bytes = 0;
-  std::uint32_t layers = 0;  ///< 0: shards are stored whole.
+  std::uint32_t layers = 0;   ///< 0: shards are stored whole.
+  std::uint32_t writers = 1;  ///< Ranks that share the storing of a shard; each block has one.
+  std::uint32_t writer = 0;   ///< This one of them.
 
   std::uint32_t parts() const { return std::max(layers, 1u); }
   std::size_t part_bytes() const { return page_bytes / parts(); }
   /// Of one part with its header.
   std::size_t object_bytes() const { return kBlockHeaderBytes + part_bytes(); }
+
+  /// Whether it falls to this rank to store its shard of a block, and to get it more copies. All
+  /// ranks agree, and names spread the blocks evenly over them.
+  bool stores(const BlockHash& block) const {
+    return std::to_integer<std::uint32_t>(block.bytes.back()) % writers == writer;
+  }
 
   std::string key(const BlockHash& block, std::uint32_t part) const {
     return layers == 0 ? keys.shard(block, role.rank) : keys.layer(block, role.rank, part);

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "connector/hot_blocks.h"
 #include "connector/layer_fixture.h"
 #include "connector/replica_raiser.h"
 #include "connector/scheduler_fixture.h"
@@ -334,20 +333,6 @@ TEST(Replication, EveryLayerOfAHotBlockGetsCopiesInCallsOfBoundedSize) {
   EXPECT_EQ(world.copying->copies[world.manifest(30)], 2u);
   EXPECT_EQ(world.copying->largest_call, 60u) << "10 blocks of 6 objects";
   EXPECT_EQ(world.copying->calls, 3u);
-}
-
-TEST(HotBlocks, ForgetsTheOldestBeyondItsBound) {
-  HotBlocks hot;
-  for (std::uint64_t b = 0; b <= HotBlocks::kLimit; ++b) {
-    const HotBlock one{make_hash(b), 2};
-    hot.note({&one, 1});
-  }
-  EXPECT_EQ(hot.replicas(make_hash(0)), 1u);
-  EXPECT_EQ(hot.replicas(make_hash(1)), 2u);
-  const HotBlock more{make_hash(1), 3};
-  hot.note({&more, 1});
-  EXPECT_EQ(hot.replicas(make_hash(1)), 3u);
-  EXPECT_EQ(hot.replicas(make_hash(999'999)), 1u);
 }
 
 struct HotScheduler : SchedulerFixture {

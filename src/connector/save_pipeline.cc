@@ -26,9 +26,12 @@ SavePipeline::SavePipeline(PipelineParts parts, CommitBatch::Pools pools, std::s
       batch_blocks_(batch_blocks),
       batch_budget_(batch_budget) {}
 
-void SavePipeline::save(std::span<const PageTask> tasks, StreamHandle stream) {
+void SavePipeline::save(std::span<const PageTask> tasks, std::span<const HotBlock> hot,
+                        StreamHandle stream) {
+  WantedCopies wanted;
+  for (const HotBlock& block : hot) wanted.insert_or_assign(block.block, block.replicas);
   if (const std::unique_ptr<Snapshots> taken = std::move(snapshots_); taken != nullptr) {
-    return finish(std::move(*taken), stream);
+    return finish(std::move(*taken), wanted, stream);
   }
   // Piece by piece, so that the first pages are on their way while the others are being copied.
   const std::size_t block_bytes = parts_.shards.object_bytes() * parts_.shards.parts();
@@ -36,7 +39,7 @@ void SavePipeline::save(std::span<const PageTask> tasks, StreamHandle stream) {
   while (!tasks.empty()) {
     const std::span<const PageTask> now = tasks.first(std::min(piece, tasks.size()));
     tasks = tasks.subspan(now.size());
-    finish(make_room(now), stream);
+    finish(make_room(now), wanted, stream);
   }
 }
 
@@ -50,7 +53,7 @@ void SavePipeline::distrust_snapshots() {
   if (snapshots_ != nullptr) snapshots_->copied.assign(snapshots_->copied.size(), false);
 }
 
-void SavePipeline::finish(Snapshots taken, StreamHandle stream) {
+void SavePipeline::finish(Snapshots taken, const WantedCopies& wanted, StreamHandle stream) {
   for (std::uint32_t part = 0; part < parts_.shards.parts(); ++part) {
     if (!taken.copied[part]) copy_part(taken, part, stream);
   }
@@ -60,6 +63,9 @@ void SavePipeline::finish(Snapshots taken, StreamHandle stream) {
     stats.saves_failed += taken.failed;
   });
   if (taken.items.empty()) return;
+  for (SaveItem& item : taken.items) {
+    if (const auto hot = wanted.find(item.block); hot != wanted.end()) item.replicas = hot->second;
+  }
   enqueue(std::move(taken.items));
   start_tasks();
 }
@@ -83,7 +89,7 @@ SavePipeline::Snapshots SavePipeline::make_room(std::span<const PageTask> tasks)
       ++room.dropped;
       continue;
     }
-    room.items.push_back({task.block, std::move(pages)});
+    room.items.push_back({.block = task.block, .pages = std::move(pages)});
     room.slots.push_back(task.slot);
   }
   return room;
@@ -245,10 +251,10 @@ void SavePipeline::end_batch(const std::vector<Name>& names, const CommitTotals&
       [&totals, took, page_bytes = parts_.shards.page_bytes](WorkerStats& stats) {
         stats.blocks_saved += totals.written;
         stats.bytes_saved += totals.written * page_bytes;
+        stats.save_nanoseconds += static_cast<std::uint64_t>(took.count());
         stats.blocks_already_stored += totals.already_stored;
         stats.blocks_committed += totals.committed;
         stats.saves_failed += totals.failed;
-        stats.save_nanoseconds += static_cast<std::uint64_t>(took.count());
       });
   const Instant now = parts_.worker.clock->now();
   const MutexLock lock(mutex_);

@@ -15,6 +15,7 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -41,9 +42,10 @@ class SavePipeline : public std::enable_shared_from_this<SavePipeline> {
   void distrust_snapshots();
 
   /// Queues the pages of `tasks` after copying what snapshot() has not copied of them; `tasks` are
-  /// those of snapshot(), if that was called in this pass. Whatever happens, the pages are not read
+  /// those of snapshot(), if that was called in this pass. Blocks that are `hot` are put with the
+  /// copies that they say. Whatever happens, the pages are not read
   /// afterwards. May throw std::bad_alloc: what had not been queued is lost.
-  void save(std::span<const PageTask> tasks, StreamHandle stream);
+  void save(std::span<const PageTask> tasks, std::span<const HotBlock> hot, StreamHandle stream);
 
   /// Waits until every save taken so far ended. False if the deadline came first.
   bool drain(Deadline deadline);
@@ -65,6 +67,8 @@ class SavePipeline : public std::enable_shared_from_this<SavePipeline> {
     std::uint64_t ticket = 0;
   };
 
+  using WantedCopies = std::unordered_map<BlockHash, std::uint32_t, BlockHashHasher>;
+
   /// A pass of which parts are being copied.
   struct Snapshots {
     std::vector<SaveItem> items;
@@ -81,7 +85,7 @@ class SavePipeline : public std::enable_shared_from_this<SavePipeline> {
   void copy_part(Snapshots& into, std::uint32_t part, StreamHandle stream);
   std::vector<StagingLease> borrow_pages();
   /// Copies what is missing, and queues all.
-  void finish(Snapshots taken, StreamHandle stream);
+  void finish(Snapshots taken, const WantedCopies& wanted, StreamHandle stream);
   void enqueue(std::vector<SaveItem> items);
   bool is_queued(const BlockHash& block) const KVC_EXCLUDES(mutex_);
   bool refuses_now() const KVC_EXCLUDES(mutex_);

@@ -54,7 +54,6 @@ struct Worker::Impl {
     std::unique_ptr<LoadPipeline> loads;
     std::shared_ptr<SavePipeline> saves;
     std::shared_ptr<LayerHooks> hooks;  // The engine's thread only.
-    std::shared_ptr<HotBlocks> hot;
     std::shared_ptr<ReplicaRaiser> raiser;
 
     bool by_layer() const { return !layers.empty(); }
@@ -183,13 +182,15 @@ std::shared_ptr<Worker::Impl::Ready> Worker::Impl::make_ready(const Fingerprint&
   const bool by_layer = group.layer_bytes > 0;
   const RankShards shards{
       .keys = ObjectKeys(keyspace, by_layer ? Granularity::kLayer : Granularity::kBlock),
-      .role = {.rank = options.rank,
-               .world_size = options.world_size,
+      .role = {.rank = options.replicated ? 0 : options.rank,
+               .world_size = options.replicated ? 1 : options.world_size,
                .atomic_publish = parts.store->capabilities().atomic_publish,
                .by_layer = by_layer},
       .tokens_per_block = options.tokens_per_block,
       .page_bytes = page_bytes(group),
-      .layers = by_layer ? static_cast<std::uint32_t>(group.layers.size()) : 0};
+      .layers = by_layer ? static_cast<std::uint32_t>(group.layers.size()) : 0,
+      .writers = options.replicated ? options.world_size : 1,
+      .writer = options.replicated ? options.rank : 0};
   std::vector<PageGroup> part_groups;
   for (std::size_t layer = 0; layer < shards.layers; ++layer) {
     part_groups.push_back(layer_of(group, layer));
@@ -201,7 +202,6 @@ std::shared_ptr<Worker::Impl::Ready> Worker::Impl::make_ready(const Fingerprint&
                              .pages = pages,
                              .recent = std::make_shared<RecentShards>(parts.clock),
                              .broken = std::make_shared<BrokenObjects>(),
-                             .hot = std::make_shared<HotBlocks>(),
                              .counters = counters};
   const std::size_t objects = blocks_per_batch(options, shards.object_bytes());
   const std::size_t blocks = blocks_per_batch(options, shards.object_bytes() * shards.parts());
@@ -218,7 +218,6 @@ std::shared_ptr<Worker::Impl::Ready> Worker::Impl::make_ready(const Fingerprint&
       .loads = std::make_unique<LoadPipeline>(common, objects, options.load_deadline),
       .saves = saves,
       .hooks = std::make_shared<LayerHooks>(shards.layers),
-      .hot = common.hot,
       .raiser = std::make_shared<ReplicaRaiser>(
           common, ReplicaRaiserOptions{.bytes_per_second = options.replication_bytes_per_second},
           [saves, most = options.save_queue_bytes / 2] { return saves->queued_bytes() > most; })});
@@ -348,7 +347,8 @@ void Worker::Impl::raise_hot(const StepPlan& bound, const Ready& with,
   }
   std::vector<HotBlock> hot;
   for (const HotBlock& block : bound.hot) {
-    if (block.replicas > 1 && loaded.contains(block.block)) hot.push_back(block);
+    const bool ours = block.replicas > 1 && with.shards.stores(block.block);
+    if (ours && loaded.contains(block.block)) hot.push_back(block);
   }
   with.raiser->raise(hot);
 } catch (const std::exception& error) {
@@ -446,6 +446,7 @@ std::vector<PageTask> Worker::Impl::savable(const StepPlan& bound, const Ready& 
   }
   tasks.reserve(bound.saves.size());
   for (const PageTask& task : bound.saves) {
+    if (!with.shards.stores(task.block)) continue;
     if (task.slot < 0 || static_cast<std::size_t>(task.slot) >= with.slots) {
       ++unsaved->out_of_range;
     } else if (failed_requests.contains(task.request)) {
@@ -462,8 +463,7 @@ void Worker::Impl::save(const StepPlan& bound, const Ready& with, StreamHandle s
   const std::vector<PageTask> tasks = savable(bound, with, &unsaved);
   if (!failed_requests.empty()) with.saves->forget_snapshots();
   if (!with.hooks->computed_in_order()) with.saves->distrust_snapshots();
-  with.hot->note(bound.hot);
-  with.saves->save(tasks, stream);
+  with.saves->save(tasks, bound.hot, stream);
   if (unsaved.out_of_range == 0 && unsaved.dropped == 0) return;
   counters->update([&unsaved](WorkerStats& stats) {
     stats.pages_out_of_range += unsaved.out_of_range;

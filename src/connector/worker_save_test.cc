@@ -43,6 +43,43 @@ TEST_P(WorkerSaveOnBothKinds, BlockCostsAtMostWorldSizePlusOneObjects) {
   EXPECT_EQ(world.memory->keys().size(), GetParam() ? 2u : 3u);
 }
 
+TEST_P(WorkerSaveOnBothKinds, BlockThatAllRanksHaveIsStoredByOneOfThem) {
+  constexpr std::uint32_t kRanks = 3;
+  constexpr std::uint64_t kBlocks = 30;
+  std::vector<std::unique_ptr<WorkerWorld>> ranks;
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    ranks.push_back(std::make_unique<WorkerWorld>(GetParam()));
+    WorkerWorld& world = *ranks.back();
+    world.on = ranks.front()->memory;
+    world.options.rank = rank;
+    world.options.world_size = kRanks;
+    world.options.replicated = true;
+    world.start();
+  }
+  std::vector<PageTask> tasks;
+  for (std::uint64_t number = 0; number < kBlocks; ++number) {
+    tasks.push_back(ranks.front()->task(number, static_cast<SlotIndex>(number)));
+  }
+  std::uint64_t saved = 0;
+  for (const std::unique_ptr<WorkerWorld>& world : ranks) {
+    for (const PageTask& task : tasks) world->pool.fill(task.slot, task.block, 0);
+    world->bind({}, tasks);
+    world->worker->save(0);
+    world->executor->run_all();
+    const WorkerStats stats = world->worker->stats();
+    EXPECT_GT(stats.blocks_saved, 0u);
+    EXPECT_EQ(stats.blocks_committed, stats.blocks_saved);
+    saved += stats.blocks_saved;
+  }
+  EXPECT_EQ(saved, kBlocks);
+  EXPECT_EQ(ranks.front()->memory->keys().size(), kBlocks * (GetParam() ? 2 : 3));
+  for (const std::unique_ptr<WorkerWorld>& world : ranks) {
+    world->pool.poison_all();
+    EXPECT_TRUE(world->load(tasks).empty());
+    for (const PageTask& task : tasks) EXPECT_TRUE(world->pool.holds(task.slot, task.block, 0));
+  }
+}
+
 TEST_P(WorkerSaveOnBothKinds, MarkersDescribeThemselves) {
   WorkerWorld world(GetParam());
   world.options.rank = 1;

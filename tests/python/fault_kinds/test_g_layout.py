@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.engine import Engine, HostTensor, Request, Shape
-from support.stores import shards
+from support.engine import Engine, HostTensor, Request, Shape, make_model
+from support.stores import memory_of
 
 from mooncake_trtllm import KvConnectorConfigError
 
@@ -92,20 +93,59 @@ def test_b58_a_layout_that_drifts_shares_nothing(make_engine: MakeEngine) -> Non
     assert before.serve(Request(next(_ids), TOKENS, identity="apart")) == FULL
 
 
-def test_b60_a_latent_cache_is_whole_on_every_rank_or_a_miss(make_engine: MakeEngine) -> None:
-    """Each rank has its own copy, so a rank that was lost while it saved leaves a miss."""
-    shape = Shape(kv_factor=1)
-    engine = make_engine(shape, tp=2)
+LATENT = Shape(heads=1, head_size=24, kv_factor=1, replicated=True)
+
+
+@pytest.fixture(name="latent_model")
+def latent_model_fixture(tmp_path: Path) -> Path:
+    """A model whose cache is one latent per token."""
+    return make_model(tmp_path / "latent", LATENT, kv_lora_rank=16, qk_rope_head_dim=8)
+
+
+@pytest.mark.parametrize("by_layer", [False, True], ids=["blocks", "layers"])
+def test_b60_a_latent_block_is_stored_once_for_all_ranks(
+    by_layer: bool, make_engine: MakeEngine, latent_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MC_LAYER_GRANULARITY", str(int(by_layer)))
+    engine = make_engine(LATENT, model=latent_model, tp=8)
+    prompts = [[first, *TOKENS[1:]] for first in range(20)]
+    for tokens in prompts:
+        assert engine.serve(Request(next(_ids), tokens)) == 0
+        assert engine.serve(Request(next(_ids), tokens)) == FULL  # verified on every rank
+    objects = len(memory_of(engine).keys())
+    per_block = LATENT.layers + 2 if by_layer else 2
+    assert objects == 20 * FULL * per_block
+    saved = [worker.stats()["blocks_saved"] for worker in engine.workers]
+    assert sum(saved) == 20 * FULL
+    assert min(saved) > 0
+
+
+def test_b60_a_writer_that_is_lost_while_it_saves_leaves_a_miss(
+    make_engine: MakeEngine, latent_model: Path
+) -> None:
+    engine = make_engine(LATENT, model=latent_model, tp=8)
     one = Request(next(_ids), TOKENS)
     matched, pages = engine.start(one)
     plan = engine.plan(one, matched, pages)
     engine.compute(one, pages, 0)
+    lost = engine.workers[1:]  # and with them what they were to store
     engine.workers[0].bind_connector_meta(plan)
     engine.workers[0].wait_for_save(None)
-    assert engine.workers[0].drain(20)
+    assert engine.drain()
     engine.scheduler.request_finished(one.bound(), pages)
-    assert engine.lookup(Request(next(_ids), TOKENS)) == 0
-    assert engine.serve(Request(next(_ids), TOKENS)) == 0
+    stored = sum(worker.stats()["blocks_saved"] for worker in engine.workers)
+    assert 0 <= stored < FULL
+    assert [worker.stats()["blocks_saved"] for worker in lost] == [0] * 7
+    assert engine.lookup(Request(next(_ids), TOKENS)) <= stored
+    engine.serve(Request(next(_ids), TOKENS))
     assert engine.serve(Request(next(_ids), TOKENS)) == FULL
-    stored = [len(shards(engine, rank)) for rank in (0, 1)]
-    assert stored == [FULL, FULL]
+
+
+def test_b60_a_cache_with_heads_has_a_shard_on_every_rank(make_engine: MakeEngine) -> None:
+    """Also a pool of one factor whose model does not say that it is a latent."""
+    for shape in (Shape(heads=8), Shape(heads=8, kv_factor=1)):
+        engine = make_engine(shape, tp=8)
+        tokens = [shape.kv_factor, *TOKENS[1:]]
+        assert engine.serve(Request(next(_ids), tokens)) == 0
+        assert [worker.stats()["blocks_saved"] for worker in engine.workers] == [FULL] * 8
+        assert engine.serve(Request(next(_ids), tokens)) == FULL

@@ -37,6 +37,8 @@ class Shape:
     dtype: str = "float16"
     kv_factor: int = 2
     blocks: int = 64
+    replicated: bool = False
+    """All ranks hold the same bytes."""
 
     def pool(self, tp: int) -> tuple[int, int, int, int]:
         """Shape of one rank's pool."""
@@ -284,6 +286,7 @@ class Engine:
         """What the page of a block must hold."""
         end = (block + 1) * self.shape.tokens_per_block
         identity = request.identity_of(block)
+        rank = 0 if self.shape.replicated else rank
         return oracle(identity, request.tokens[:end], rank, self.pools[0].bytes.shape[1])
 
     def verify(self, request: Request, pages: list[int]) -> None:
