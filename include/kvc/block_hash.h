@@ -63,6 +63,9 @@ struct BlockHashOptions {
   std::string deployment_secret;
 };
 
+/// Leading tokens that are equal.
+std::size_t common_prefix(std::span<const Token> a, std::span<const Token> b);
+
 /// The growing chain of one request. Not thread-safe; cheap to move.
 class BlockChain {
  public:
@@ -79,9 +82,17 @@ class BlockChain {
   /// kInvalid at a negative token: then nothing was appended.
   Status append(std::span<const Token> tokens);
 
-  /// Names of the complete blocks, in order. Invalidated by append().
+  /// Makes `tokens` all that is known, as a new chain would; the blocks before the first token that
+  /// differs, compared one by one, keep their names and are not hashed again. kInvalid at a
+  /// negative token: the chain then has the tokens up to there.
+  Status assign(std::span<const Token> tokens);
+  /// As assign(), and takes over the names that `other` has for the blocks in common. REQUIRES:
+  /// both have the same options, scope and media.
+  Status assign(std::span<const Token> tokens, const BlockChain& other);
+
+  /// Names of the complete blocks, in order. Invalidated by append() and assign().
   std::span<const BlockHash> blocks() const;
-  /// All tokens appended so far. Invalidated by append().
+  /// All tokens known so far. Invalidated by append() and assign().
   std::span<const Token> tokens() const;
 
  private:

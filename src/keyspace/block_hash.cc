@@ -4,6 +4,7 @@
 // it has 176 bytes: as many SHA-256 rounds as the tokens alone would take.
 #include "kvc/block_hash.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -122,6 +123,7 @@ struct BlockChain::State {
   std::vector<MediaItem> media;
   std::vector<Token> tokens;
   std::vector<BlockHash> blocks;
+  BlockHash root;
   BlockHash previous;
   /// The message of the next block; its head, up to the count of media items, keeps its size.
   std::vector<std::byte> message;
@@ -168,6 +170,13 @@ struct BlockChain::State {
     }
   }
 
+  void go_back_to(std::size_t count) {
+    tokens.resize(count);
+    blocks.resize(count / tokens_per_block);
+    previous = blocks.empty() ? root : blocks.back();
+    media_at = 0;
+  }
+
   void add_block() {
     const std::size_t first = blocks.size() * tokens_per_block;
     std::memcpy(message.data() + kPreviousAt, previous.bytes.data(), sizeof(BlockHash));
@@ -178,6 +187,12 @@ struct BlockChain::State {
     blocks.push_back(previous);
   }
 };
+
+std::size_t common_prefix(std::span<const Token> a, std::span<const Token> b) {
+  const auto count = static_cast<std::ptrdiff_t>(std::min(a.size(), b.size()));
+  const auto differs = std::mismatch(a.begin(), a.begin() + count, b.begin());
+  return static_cast<std::size_t>(differs.first - a.begin());
+}
 
 BlockChain::BlockChain(std::unique_ptr<State> state) : state_(std::move(state)) {}
 BlockChain::BlockChain(BlockChain&&) noexcept = default;
@@ -197,7 +212,7 @@ Result<BlockChain> BlockChain::create(const BlockHashOptions& options, const Req
   auto state = std::make_unique<State>();
   state->tokens_per_block = options.tokens_per_block;
   state->media = std::move(media);
-  state->previous = root_of(scope, options.deployment_secret);
+  state->root = state->previous = root_of(scope, options.deployment_secret);
   state->start_message();
   return BlockChain(std::move(state));
 }
@@ -218,6 +233,25 @@ Status BlockChain::append(std::span<const Token> tokens) {
   const std::size_t complete = state.tokens.size() / state.tokens_per_block;
   while (state.blocks.size() < complete) state.add_block();
   return {};
+}
+
+Status BlockChain::assign(std::span<const Token> tokens) {
+  State& state = *state_;
+  const std::size_t same = common_prefix(state.tokens, tokens);
+  if (same < state.tokens.size()) state.go_back_to(same);
+  return append(tokens.subspan(same));
+}
+
+Status BlockChain::assign(std::span<const Token> tokens, const BlockChain& other) {
+  State& state = *state_;
+  const std::size_t block_tokens = state.tokens_per_block;
+  const std::size_t blocks = common_prefix(other.state_->tokens, tokens) / block_tokens;
+  const auto end = static_cast<std::ptrdiff_t>(blocks);
+  state.tokens.assign(tokens.begin(),
+                      tokens.begin() + end * static_cast<std::ptrdiff_t>(block_tokens));
+  state.blocks.assign(other.state_->blocks.begin(), other.state_->blocks.begin() + end);
+  state.go_back_to(state.tokens.size());
+  return append(tokens.subspan(state.tokens.size()));
 }
 
 std::span<const BlockHash> BlockChain::blocks() const { return state_->blocks; }
