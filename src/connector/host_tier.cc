@@ -1,0 +1,413 @@
+#include "connector/host_tier.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/planted.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::uint64_t kAnyUse = std::numeric_limits<std::uint64_t>::max();
+
+StageEnd end_of(FetchEnd end) {
+  switch (end) {
+    case FetchEnd::kMissing:
+      return StageEnd::kMissing;
+    case FetchEnd::kRejected:
+      return StageEnd::kRejected;
+    case FetchEnd::kVerified:  // Without a page.
+    case FetchEnd::kUnavailable:
+      break;
+  }
+  return StageEnd::kUnavailable;
+}
+
+}  // namespace
+
+HostTier::HostTier(std::shared_ptr<StagingPool> pages, HostTierOptions options)
+    : pages_(std::move(pages)), options_(options) {}
+
+// What the leader says --------------------------------------------------------------------------
+
+void HostTier::stage(StageOrder order, Instant give_up_at) {
+  if (order.hold == 0 || order.hold <= settled_up_to_ || by_hold_.contains(order.hold)) return;
+  if (const auto at = releases_.find(order.hold); at != releases_.end()) {
+    if (at->second == 0) return;
+    if (order.blocks.size() > at->second) order.blocks.resize(at->second);
+  }
+  if (closed_ || by_hold_.size() >= options_.holds_max) {
+    remember_release({.hold = order.hold, .from_block = 0});
+    refused_.push_back({.hold = order.hold,
+                        .staged = 0,
+                        .done = true,
+                        .end = closed_ ? StageEnd::kUnavailable : StageEnd::kNoRoom});
+    return;
+  }
+  const HoldId hold = order.hold;
+  const Sequence sequence = ++last_sequence_;
+  Order& begun = orders_[sequence];
+  begun.hold = hold;
+  begun.blocks = std::move(order.blocks);
+  begun.give_up_at = give_up_at;
+  begin(sequence, begun);
+}
+
+/// Of the order all is set but what follows from the state of the tier.
+void HostTier::begin(Sequence sequence, Order& order) {
+  order.places.assign(order.blocks.size(), Place::kWanted);
+  order.limit = order.blocks.size();
+  if (order.is_loose()) {
+    wanting_loose_.insert(sequence);
+    return;
+  }
+  by_hold_[order.hold] = sequence;
+  order.arrived = ++uses_;
+  for (std::size_t i = 0; i < order.blocks.size(); ++i) {
+    const auto at = entries_.find(order.blocks[i]);
+    if (at == entries_.end()) continue;
+    pin(at->second);
+    order.places[i] = Place::kHere;
+  }
+  proceed(sequence, order);
+}
+
+void HostTier::release(const HoldRelease& release) {
+  const auto at = by_hold_.find(release.hold);
+  if (at == by_hold_.end()) return remember_release(release);
+  const Sequence sequence = at->second;
+  Order& order = orders_.at(sequence);
+  const std::size_t from = release.from_block;
+  if (from > 0 && from >= order.limit) return;
+  go_on_loose(order, from);
+  if (from == 0) return end_hold(sequence);
+  order.is_quiet = order.is_quiet || from <= order.staged;
+  cut(sequence, order, from);
+  proceed(sequence, order);
+}
+
+void HostTier::keep_only(std::span<const HoldId> live, HoldId newest) {
+  std::vector<HoldId> over;
+  for (const auto& [hold, sequence] : by_hold_) {
+    if (hold <= newest && std::ranges::find(live, hold) == live.end()) over.push_back(hold);
+  }
+  for (const HoldId hold : over) release({.hold = hold, .from_block = 0});
+  settled_up_to_ = std::max(settled_up_to_, newest);
+}
+
+std::vector<StageProgress> HostTier::take_reports() {
+  std::vector<StageProgress> reports = std::exchange(refused_, {});
+  for (const Sequence sequence : news_) {
+    const auto at = orders_.find(sequence);
+    if (at == orders_.end()) continue;
+    Order& order = at->second;
+    order.has_news = false;
+    if (order.is_quiet) continue;
+    reports.push_back({.hold = order.hold,
+                       .staged = static_cast<std::uint32_t>(order.staged),
+                       .done = order.is_done,
+                       .end = order.end});
+  }
+  if (!KVC_PLANTED("report_twice")) news_.clear();
+  return reports;
+}
+
+// Orders ----------------------------------------------------------------------------------------
+
+void HostTier::end_hold(Sequence sequence) {
+  const auto at = orders_.find(sequence);
+  cut(sequence, at->second, 0);
+  const HoldId hold = at->second.hold;
+  by_hold_.erase(hold);
+  orders_.erase(at);
+  remember_release({.hold = hold, .from_block = 0});
+}
+
+/// What a hold has not got of its blocks from `from` on is fetched all the same, for the next
+/// request with that prefix.
+void HostTier::go_on_loose(const Order& order, std::size_t from) {
+  std::size_t first = from;
+  while (first < order.limit && order.places[first] == Place::kHere) ++first;
+  if (first >= order.limit || options_.loose_max == 0) return;
+  const auto at = static_cast<std::ptrdiff_t>(first);
+  const auto end = static_cast<std::ptrdiff_t>(order.limit);
+  Order loose;
+  loose.blocks.assign(order.blocks.begin() + at, order.blocks.begin() + end);
+  loose.give_up_at = order.give_up_at;
+  loose.arrived = order.arrived;
+  if (wanting_loose_.size() >= options_.loose_max) end_loose(*wanting_loose_.begin());
+  const Sequence sequence = ++last_sequence_;
+  begin(sequence, orders_[sequence] = std::move(loose));
+}
+
+void HostTier::end_loose(Sequence sequence) {
+  wanting_loose_.erase(sequence);
+  orders_.erase(sequence);
+}
+
+/// Block `block` of an order will not come, and so those after it are of no use. The order may be
+/// gone afterwards.
+void HostTier::fail(Sequence sequence, std::size_t block, StageEnd end) {
+  Order& order = orders_.at(sequence);
+  if (block >= order.limit) return;
+  if (order.is_loose()) return end_loose(sequence);
+  order.end = end;
+  cut(sequence, order, block);
+  proceed(sequence, order);
+}
+
+/// Lets go of what a hold has from `limit` on.
+void HostTier::cut(Sequence sequence, Order& order, std::size_t limit) {
+  // The first block is used last: it is of use without the others, not they without it.
+  for (std::size_t i = order.limit; i > limit; --i) {
+    if (order.places[i - 1] == Place::kHere) unpin(order.blocks[i - 1]);
+  }
+  order.limit = limit;
+  order.next = std::min(order.next, limit);
+  order.staged = std::min(order.staged, limit);
+  if (order.next == limit) wanting_.erase(sequence);
+}
+
+/// Draws the conclusions from what a hold has now.
+void HostTier::proceed(Sequence sequence, Order& order) {
+  const std::size_t before = order.staged;
+  while (order.staged < order.limit && order.places[order.staged] == Place::kHere) ++order.staged;
+  order.next = std::max(order.next, order.staged);
+  if (order.next < order.limit) {
+    wanting_.insert(sequence);
+  } else {
+    wanting_.erase(sequence);
+  }
+  const bool all = order.staged == order.limit && !order.is_done;
+  if (all) {
+    order.is_done = true;
+    if (order.end != StageEnd::kAll) ++ended_by_[static_cast<std::size_t>(order.end)];
+  }
+  if (all || order.staged != before) note_news(sequence, order);
+}
+
+void HostTier::note_news(Sequence sequence, Order& order) {
+  if (std::exchange(order.has_news, true)) return;
+  news_.push_back(sequence);
+}
+
+void HostTier::remember_release(const HoldRelease& release) {
+  if (release.hold == 0 || release.hold <= settled_up_to_) return;
+  const auto [at, is_new] = releases_.try_emplace(release.hold, release.from_block);
+  at->second = std::min(at->second, release.from_block);
+  if (!is_new) return;
+  releases_by_age_.push_back(release.hold);
+  if (releases_by_age_.size() <= options_.releases_max) return;
+  releases_.erase(releases_by_age_.front());
+  releases_by_age_.pop_front();
+}
+
+// Fetches ---------------------------------------------------------------------------------------
+
+std::vector<HostTier::Fetch> HostTier::begin_fetches(std::size_t max, Instant now) {
+  return begin_of(wanting_, max, now);
+}
+
+std::vector<HostTier::Fetch> HostTier::begin_loose_fetches(std::size_t max, Instant now) {
+  return begin_of(wanting_loose_, max, now);
+}
+
+std::vector<HostTier::Fetch> HostTier::begin_of(std::set<Sequence>& wanting, std::size_t max,
+                                                Instant now) {
+  std::vector<Fetch> fetches;
+  for (auto at = wanting.begin(); at != wanting.end() && fetches.size() < max;) {
+    const Sequence sequence = *at++;  // It may leave the set below.
+    Order& order = orders_.at(sequence);
+    if (now >= order.give_up_at) {
+      fail(sequence, order.next, StageEnd::kUnavailable);
+      continue;
+    }
+    bool goes_on = true;
+    while (goes_on && fetches.size() < max && order.next < order.limit) {
+      goes_on = begin_next(sequence, order, fetches);
+    }
+    if (!goes_on) continue;  // It has failed, and may be gone.
+    if (!order.is_loose()) {
+      proceed(sequence, order);
+    } else if (order.next == order.limit) {
+      end_loose(sequence);
+    }
+  }
+  return fetches;
+}
+
+/// False if there is no page for it.
+bool HostTier::begin_next(Sequence sequence, Order& order, std::vector<Fetch>& fetches) {
+  const std::size_t i = order.next;
+  const BlockHash& block = order.blocks[i];
+  if (order.places[i] == Place::kHere) {
+    ++order.next;
+    return true;
+  }
+  if (const auto here = entries_.find(block); here != entries_.end()) {
+    order.places[i] = Place::kHere;
+    if (!order.is_loose()) pin(here->second);
+    ++order.next;
+    return true;
+  }
+  auto flight = flights_.find(block);
+  if (flight == flights_.end()) {
+    StagingLease page = take_page(order.is_loose() ? order.arrived : kAnyUse);
+    if (page == nullptr) {
+      fail(sequence, i, StageEnd::kNoRoom);
+      return false;
+    }
+    flight = flights_.try_emplace(block).first;
+    fetches.push_back({.block = block, .page = std::move(page), .give_up_at = order.give_up_at});
+  }
+  flight->second.push_back({.order = sequence, .block = i});
+  order.places[i] = Place::kInFlight;
+  ++order.next;
+  return true;
+}
+
+void HostTier::fetched(const BlockHash& block, FetchEnd end, StagingLease page) {
+  const auto flight = flights_.find(block);
+  if (flight == flights_.end()) return;
+  const std::vector<Waiter> waiters = std::move(flight->second);
+  flights_.erase(flight);
+  const bool verified = end == FetchEnd::kVerified ||
+                        (end == FetchEnd::kRejected && KVC_PLANTED("promise_unverified"));
+  if (verified && page != nullptr && !contains(block)) insert(block, std::move(page));
+  if (contains(block)) return serve(block, waiters);
+  for (const Waiter& waiter : waiters) {
+    if (orders_.contains(waiter.order)) fail(waiter.order, waiter.block, end_of(end));
+  }
+}
+
+/// The block is resident: whoever waits for it has it.
+void HostTier::serve(const BlockHash& block, const std::vector<Waiter>& waiters) {
+  Entry& entry = entries_.at(block);
+  for (const Waiter& waiter : waiters) {
+    const auto at = orders_.find(waiter.order);
+    if (at == orders_.end()) continue;
+    Order& order = at->second;
+    if (waiter.block >= order.limit) continue;
+    order.places[waiter.block] = Place::kHere;
+    if (order.is_loose()) continue;
+    pin(entry);
+    proceed(waiter.order, order);
+  }
+}
+
+void HostTier::give_up_wanted() {
+  const std::vector<Sequence> waiting(wanting_.begin(), wanting_.end());
+  for (const Sequence sequence : waiting) {
+    fail(sequence, orders_.at(sequence).next, StageEnd::kUnavailable);
+  }
+  while (!wanting_loose_.empty()) end_loose(*wanting_loose_.begin());
+}
+
+std::size_t HostTier::count_wanted(const std::set<Sequence>& wanting) const {
+  std::size_t count = 0;
+  for (const Sequence sequence : wanting) {
+    const Order& order = orders_.at(sequence);
+    count += order.limit - order.next;
+  }
+  return count;
+}
+
+// Pages -----------------------------------------------------------------------------------------
+
+StagingLease HostTier::take_page(std::uint64_t used_before) {
+  StagingLease page = pages_->borrow(StagingPool::Use::kLoad);
+  if (page == nullptr && !idle_.empty() && KVC_PLANTED("reuse_page_in_transfer")) {
+    // Whoever else has a lease goes on reading it, or writing to it.
+    const auto oldest = entries_.find(idle_.front());
+    page = std::move(oldest->second.page);
+    idle_.pop_front();
+    entries_.erase(oldest);
+  }
+  // A page that is evicted may be borrowed by somebody else at once.
+  while (page == nullptr && evict(used_before)) page = pages_->borrow(StagingPool::Use::kLoad);
+  return page;
+}
+
+StagingLease HostTier::find(const BlockHash& block) {
+  const auto at = entries_.find(block);
+  if (at == entries_.end()) return nullptr;
+  Entry& entry = at->second;
+  if (entry.pins == 0) {
+    idle_.erase(entry.idle_at);
+    make_idle(block, entry);
+  }
+  return entry.page;
+}
+
+std::size_t HostTier::resident_prefix(std::span<const BlockHash> blocks) const {
+  std::size_t count = 0;
+  while (count < blocks.size() && contains(blocks[count])) ++count;
+  return count;
+}
+
+void HostTier::put(const BlockHash& block, StagingLease page) {
+  if (closed_ || page == nullptr || find(block) != nullptr) return;
+  insert(block, std::move(page));
+  const auto flight = flights_.find(block);
+  if (flight != flights_.end()) serve(block, std::exchange(flight->second, {}));
+}
+
+void HostTier::insert(const BlockHash& block, StagingLease page) {
+  Entry& entry = entries_[block];
+  entry.page = std::move(page);
+  make_idle(block, entry);
+}
+
+void HostTier::make_idle(const BlockHash& block, Entry& entry) {
+  entry.used = ++uses_;
+  entry.idle_at = idle_.insert(idle_.end(), block);
+}
+
+void HostTier::pin(Entry& entry) {
+  if (entry.pins++ == 0) idle_.erase(entry.idle_at);
+}
+
+void HostTier::unpin(const BlockHash& block) {
+  Entry& entry = entries_.at(block);
+  if (--entry.pins == 0) make_idle(block, entry);
+}
+
+bool HostTier::make_room() { return evict(kAnyUse); }
+
+bool HostTier::evict(std::uint64_t used_before) {
+  for (const BlockHash& block : idle_) {
+    const auto at = entries_.find(block);
+    if (at->second.used >= used_before) return false;
+    if (at->second.page.use_count() > 1) continue;
+    idle_.erase(at->second.idle_at);
+    entries_.erase(at);
+    ++evictions_;
+    return true;
+  }
+  return false;
+}
+
+bool HostTier::drop(const BlockHash& block) {
+  const auto at = entries_.find(block);
+  if (at == entries_.end()) return true;
+  if (at->second.pins > 0) return false;
+  idle_.erase(at->second.idle_at);
+  entries_.erase(at);
+  return true;
+}
+
+void HostTier::close() {
+  closed_ = true;
+  orders_.clear();
+  by_hold_.clear();
+  wanting_.clear();
+  wanting_loose_.clear();
+  news_.clear();
+  refused_.clear();
+  flights_.clear();
+  idle_.clear();
+  entries_.clear();
+}
+
+}  // namespace kvc

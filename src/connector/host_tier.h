@@ -1,0 +1,191 @@
+// The host tier of one rank: verified blocks in staging pages, kept warm (L1), held for promises,
+// and the fetches that bring them. A state machine without threads, clock or I/O.
+//
+//   stage()           an order: what is resident is held at once, the rest is wanted
+//   begin_fetches()   what the driver is to fetch now, each block into a page of its own
+//   fetched()         how that ended; whoever waits for the block is served
+//   take_reports()    what the leader is to be told
+//
+// Invariants
+//   * A page enters with fetched(kVerified) or put(), and its payload never changes while it is
+//     resident.
+//   * A block is fetched at most once at a time (single flight); later orders join.
+//   * A page that is held is never evicted, and none is evicted that somebody else has a lease on:
+//     a save that is still queued, a load that is copying, a transfer that was given up.
+//   * `staged` of a hold counts leading blocks that are resident and held; it never shrinks until
+//     the leader releases something, and `done` is told at most once.
+//   * A hold ends by release(), keep_only() or close() alone, never by time.
+//   * Orders whose hold was let go before they were fetched go on without holding anything
+//   ("loose"),
+//     until they give up. They evict only what was last used before they came, so that the
+//     beginning of a prefix is not pushed out by its end.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "connector/staging.h"
+#include "kvc/block_hash.h"
+#include "kvc/clock.h"
+#include "kvc/stage.h"
+
+namespace kvc {
+
+/// How the fetch of a block ended.
+enum class FetchEnd : std::uint8_t { kVerified, kMissing, kRejected, kUnavailable };
+
+struct HostTierOptions {
+  std::size_t holds_max = 4096;     ///< One more order is refused (kNoRoom).
+  std::size_t loose_max = 16;       ///< Orders that go on without a hold; beyond, the oldest ends.
+  std::size_t releases_max = 4096;  ///< Remembered, in case their order comes later.
+};
+
+/// Not thread-safe.
+class HostTier {
+ public:
+  struct Fetch {
+    BlockHash block;
+    StagingLease page;   ///< To fetch into; kept by the caller until fetched().
+    Instant give_up_at;  ///< Of the order for which it is fetched.
+  };
+
+  explicit HostTier(std::shared_ptr<StagingPool> pages, HostTierOptions options = {});
+
+  // What the leader says ----------------------------------------------------------------------
+
+  /// An order that is known, or whose release came first, is ignored. Past `give_up_at` nothing
+  /// more is fetched for it.
+  void stage(StageOrder order, Instant give_up_at);
+  /// Of a hold that is not known: its order may be on the way, and is cut when it comes.
+  void release(const HoldRelease& release);
+  void keep_only(std::span<const HoldId> live, HoldId newest);
+  /// One for each hold of which there is news. A hold that was released in part, as far as it is
+  /// staged, has none any more.
+  std::vector<StageProgress> take_reports();
+
+  // Fetches -----------------------------------------------------------------------------------
+
+  /// At most `max` blocks that holds wait for, earlier orders first; each is in flight until
+  /// fetched(). Evicts; a block for which there is no page ends its order.
+  std::vector<Fetch> begin_fetches(std::size_t max, Instant now);
+  /// As above, for orders that have lost their hold.
+  std::vector<Fetch> begin_loose_fetches(std::size_t max, Instant now);
+  /// `page` is taken if the end is kVerified. A block that is not in flight is ignored.
+  void fetched(const BlockHash& block, FetchEnd end, StagingLease page);
+  /// Nothing can be fetched at all (no executor): what is wanted and not in flight has ended.
+  void give_up_wanted();
+  /// Blocks that holds wait for and that may have to be fetched.
+  std::size_t wanted() const { return count_wanted(wanting_); }
+  std::size_t wanted_loose() const { return count_wanted(wanting_loose_); }
+
+  // Pages -------------------------------------------------------------------------------------
+
+  /// Null if it is not resident. The lease keeps the page as it is.
+  StagingLease find(const BlockHash& block);
+  bool contains(const BlockHash& block) const { return entries_.contains(block); }
+  /// Leading blocks that are resident.
+  std::size_t resident_prefix(std::span<const BlockHash> blocks) const;
+  /// A block whose payload is right by other means than a fetch: it has just been saved. Serves
+  /// whoever waits for it.
+  void put(const BlockHash& block, StagingLease page);
+  /// Evicts the page that was not used for longest. False if there is none to evict.
+  bool make_room();
+  /// False if the block is held.
+  bool drop(const BlockHash& block);
+  /// Everything ends; later orders are answered with kUnavailable.
+  void close();
+
+  // Figures -----------------------------------------------------------------------------------
+
+  std::size_t resident() const { return entries_.size(); }
+  std::size_t held() const { return entries_.size() - idle_.size(); }
+  std::size_t holds() const { return by_hold_.size(); }
+  std::size_t in_flight() const { return flights_.size(); }
+  std::uint64_t evictions() const { return evictions_; }
+  /// Orders that ended before their last block, by StageEnd.
+  std::uint64_t ended(StageEnd end) const { return ended_by_[static_cast<std::size_t>(end)]; }
+
+ private:
+  using Sequence = std::uint64_t;  // Of orders, by arrival.
+  enum class Place : std::uint8_t { kWanted, kInFlight, kHere };
+
+  struct Entry {
+    StagingLease page;
+    std::size_t pins = 0;
+    std::uint64_t used = 0;  // When it became idle; as `idle_at`, while it is.
+    std::list<BlockHash>::iterator idle_at;
+  };
+  struct Order {
+    HoldId hold = 0;  // 0: loose.
+    std::vector<BlockHash> blocks;
+    std::vector<Place> places;  // By block. kHere: and held, unless the order is loose.
+    Instant give_up_at{};
+    std::uint64_t arrived = 0;  // On the scale of Entry::used.
+    std::size_t limit = 0;      // Blocks from here on are of no use.
+    std::size_t next = 0;       // Blocks before this are here or in flight.
+    std::size_t staged = 0;     // Leading blocks that are here.
+    StageEnd end = StageEnd::kAll;
+    bool is_done = false;
+    bool is_quiet = false;  // The leader has decided.
+    bool has_news = false;
+
+    bool is_loose() const { return hold == 0; }
+  };
+  struct Waiter {
+    Sequence order = 0;
+    std::size_t block = 0;
+  };
+
+  void begin(Sequence sequence, Order& order);
+  void end_hold(Sequence sequence);
+  void go_on_loose(const Order& order, std::size_t from);
+  void end_loose(Sequence sequence);
+  void fail(Sequence sequence, std::size_t block, StageEnd end);
+  void cut(Sequence sequence, Order& order, std::size_t limit);
+  void proceed(Sequence sequence, Order& order);
+  void note_news(Sequence sequence, Order& order);
+  void remember_release(const HoldRelease& release);
+
+  std::vector<Fetch> begin_of(std::set<Sequence>& wanting, std::size_t max, Instant now);
+  bool begin_next(Sequence sequence, Order& order, std::vector<Fetch>& fetches);
+  void serve(const BlockHash& block, const std::vector<Waiter>& waiters);
+  std::size_t count_wanted(const std::set<Sequence>& wanting) const;
+
+  StagingLease take_page(std::uint64_t used_before);
+  void insert(const BlockHash& block, StagingLease page);
+  void make_idle(const BlockHash& block, Entry& entry);
+  void pin(Entry& entry);
+  void unpin(const BlockHash& block);
+  bool evict(std::uint64_t used_before);
+
+  const std::shared_ptr<StagingPool> pages_;
+  const HostTierOptions options_;
+  std::unordered_map<BlockHash, Entry, BlockHashHasher> entries_;
+  std::list<BlockHash> idle_;  // Of the entries that no hold needs, least recently used first.
+  std::unordered_map<BlockHash, std::vector<Waiter>, BlockHashHasher> flights_;
+  std::map<Sequence, Order> orders_;
+  std::unordered_map<HoldId, Sequence> by_hold_;
+  std::set<Sequence> wanting_;        // Holds that have something to fetch.
+  std::set<Sequence> wanting_loose_;  // All loose orders.
+  std::vector<Sequence> news_;
+  std::vector<StageProgress> refused_;
+  std::unordered_map<HoldId, std::uint32_t> releases_;  // Of holds that are over, or not here yet.
+  std::deque<HoldId> releases_by_age_;
+  HoldId settled_up_to_ = 0;  // Of orders up to it, none is to come any more.
+  Sequence last_sequence_ = 0;
+  std::uint64_t uses_ = 0;
+  std::uint64_t evictions_ = 0;
+  std::array<std::uint64_t, 6> ended_by_{};  // By StageEnd.
+  bool closed_ = false;
+};
+
+}  // namespace kvc
