@@ -21,11 +21,18 @@
 // `load_deadline` of the begin of load(), save() and layer_computed() without touching the store.
 // When the save queue or the staging memory is full the newest save is dropped and counted. Claims
 // and their tests: docs/contract/connector.md.
+//
+// Staged (WorkerOptions::staged): the leader orders blocks through stage_rank() before it promises
+// them. load() copies what is in staging, which no fault of the store can prevent, and gets the
+// rest as above; then it ends the holds that the plan names (bind() of the next plan does if load()
+// was not called). What save() has copied is in staging too, and is served from there at once: it
+// is what this rank has computed itself.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,6 +42,7 @@
 #include "kvc/layout.h"
 #include "kvc/log.h"
 #include "kvc/object_key.h"
+#include "kvc/stage.h"
 #include "kvc/stats.h"
 #include "kvc/step_plan.h"
 #include "kvc/store.h"
@@ -62,6 +70,9 @@ struct WorkerOptions {
   Duration save_deadline = std::chrono::milliseconds(10000);  ///< Per batch; nobody waits for it.
   std::size_t batch_blocks = 64;                              ///< Objects per store call.
   std::size_t batch_bytes = 64u << 20;                        ///< Bytes per store call.
+  /// Blocks can be ordered into staging ahead of their loads (stage_rank()), and what is loaded or
+  /// saved is kept there as long as there is room. Only where blocks are stored whole.
+  bool staged = false;
 };
 
 struct WorkerParts {
@@ -100,6 +111,19 @@ struct WorkerStats {
   std::uint64_t replications_dropped = 0;
   std::uint64_t save_queue_bytes = 0;
   std::uint64_t pages_out_of_range = 0;
+  std::uint64_t blocks_staged = 0;
+  std::uint64_t bytes_staged = 0;
+  std::uint64_t stage_short_missing = 0;
+  std::uint64_t stage_short_rejected = 0;
+  std::uint64_t stage_short_no_room = 0;
+  std::uint64_t stage_short_unavailable = 0;
+  std::uint64_t tier_hits = 0;
+  std::uint64_t tier_misses = 0;
+  std::uint64_t tier_evictions = 0;
+  std::uint64_t tier_blocks = 0;
+  std::uint64_t tier_blocks_held = 0;
+  std::uint64_t holds_open = 0;
+  std::uint64_t fetches_in_flight = 0;
   LatencyHistogram load_latency;
   LatencyHistogram put_latency;
   LatencyHistogram replication_latency;
@@ -146,6 +170,31 @@ inline constexpr StatField<WorkerStats> kWorkerStats[] = {
      "Payload of saves that have not ended."},
     {"pages_out_of_range", "", &WorkerStats::pages_out_of_range, StatKind::kCounter,
      "Pages of a plan that the pool does not have; refused."},
+    {"blocks_staged", "", &WorkerStats::blocks_staged, StatKind::kCounter,
+     "Blocks fetched into the host tier and verified."},
+    {"bytes_staged", "", &WorkerStats::bytes_staged, StatKind::kCounter,
+     "Payload of blocks_staged."},
+    {"stage_short", "missing", &WorkerStats::stage_short_missing, StatKind::kCounter,
+     "Orders to stage that ended early: the next block is not in the store."},
+    {"stage_short", "rejected", &WorkerStats::stage_short_rejected, StatKind::kCounter,
+     "Orders to stage that ended early: the next block was refused."},
+    {"stage_short", "no_room", &WorkerStats::stage_short_no_room, StatKind::kCounter,
+     "Orders to stage that ended early: no staging memory is left, all of it is held or in use."},
+    {"stage_short", "unavailable", &WorkerStats::stage_short_unavailable, StatKind::kCounter,
+     "Orders to stage that ended early: the store does not answer, or not in time."},
+    {"tier_hits", "", &WorkerStats::tier_hits, StatKind::kCounter,
+     "Blocks put into pages from the host tier, without the store."},
+    {"tier_misses", "", &WorkerStats::tier_misses, StatKind::kCounter,
+     "Promised blocks in staged mode that had to be loaded from the store."},
+    {"tier_evictions", "", &WorkerStats::tier_evictions, StatKind::kCounter,
+     "Blocks evicted from the host tier to make room."},
+    {"tier_blocks", "", &WorkerStats::tier_blocks, StatKind::kGauge, "Blocks in the host tier."},
+    {"tier_blocks_held", "", &WorkerStats::tier_blocks_held, StatKind::kGauge,
+     "Blocks in the host tier that are held for promises."},
+    {"holds_open", "", &WorkerStats::holds_open, StatKind::kGauge,
+     "Orders to stage whose blocks are held."},
+    {"fetches_in_flight", "", &WorkerStats::fetches_in_flight, StatKind::kGauge,
+     "Blocks being fetched into the host tier."},
 };
 inline constexpr LatencyField<WorkerStats> kWorkerLatencies[] = {
     {"load_latency", &WorkerStats::load_latency, "All loads of one step."},
@@ -197,6 +246,16 @@ class Worker {
 
   /// Waits until every save taken so far ended, at most until `deadline`. True if all did.
   bool drain(Deadline deadline);
+
+  /// Takes the leader's orders. Null unless `staged`, before register_layout(), and where blocks
+  /// are stored layer by layer. May be kept longer than the worker; refuses orders then.
+  std::shared_ptr<StageRank> stage_rank() const;
+  /// Leading blocks that a load would find in host memory; 0 unless `staged`, as all below.
+  std::size_t resident_prefix(std::span<const BlockHash> blocks) const;
+  /// Blocks that an order could find room for now.
+  std::size_t stage_room_blocks() const;
+  /// Payload that past orders moved in a second from the store into staging; a guess at first.
+  std::uint64_t stage_bytes_per_second() const;
 
   /// Blocks that the loads of one step can be expected to move well before `load_deadline`, from
   /// what past loads moved; at least 1. 0 without a pool.

@@ -334,8 +334,8 @@ StagingLease HostTier::find(const BlockHash& block) {
   if (at == entries_.end()) return nullptr;
   Entry& entry = at->second;
   if (entry.pins == 0) {
-    idle_.erase(entry.idle_at);
-    make_idle(block, entry);
+    entry.used = ++uses_;
+    idle_.splice(idle_.end(), idle_, entry.idle_at);
   }
   return entry.page;
 }

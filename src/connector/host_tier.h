@@ -33,15 +33,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "connector/fetch_end.h"
 #include "connector/staging.h"
 #include "kvc/block_hash.h"
 #include "kvc/clock.h"
 #include "kvc/stage.h"
 
 namespace kvc {
-
-/// How the fetch of a block ended.
-enum class FetchEnd : std::uint8_t { kVerified, kMissing, kRejected, kUnavailable };
 
 struct HostTierOptions {
   std::size_t holds_max = 4096;     ///< One more order is refused (kNoRoom).
@@ -109,6 +107,7 @@ class HostTier {
   std::size_t resident() const { return entries_.size(); }
   std::size_t held() const { return entries_.size() - idle_.size(); }
   std::size_t holds() const { return by_hold_.size(); }
+  bool has_hold(HoldId hold) const { return by_hold_.contains(hold); }
   std::size_t in_flight() const { return flights_.size(); }
   std::uint64_t evictions() const { return evictions_; }
   /// Orders that ended before their last block, by StageEnd.

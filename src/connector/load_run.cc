@@ -5,8 +5,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include "base/planted.h"
+#include "connector/fetched_object.h"
 #include "connector/quiet_log.h"
+#include "connector/stager.h"
 #include "kvc/block_format.h"
 
 namespace kvc {
@@ -30,8 +31,7 @@ LoadRun::LoadRun(const PipelineParts& parts, std::shared_ptr<LoadSpeed> speed,
       begin_(parts_.worker.clock->now()),
       deadline_{begin_ + budget},
       // Half of the free staging, so that the batch after this one finds room beside it.
-      batch_blocks_max_(std::clamp<std::size_t>(
-          parts_.pages->available(StagingPool::Use::kLoad) / 2, 1, batch_blocks)) {
+      batch_blocks_max_(std::clamp<std::size_t>(pages_for_loads(parts_) / 2, 1, batch_blocks)) {
   collect_blocks();
 }
 
@@ -155,7 +155,7 @@ bool LoadRun::advance() {
   if (!begin_copying()) return false;
   const Settled settled = settle(*current_);
   end_copying();
-  remove_rejected(settled.rejected);
+  remove_rejected(parts_, settled.rejected, deadline_);
   take_in(settled);
   current_->release_pages();
   current_ = following;
@@ -179,7 +179,7 @@ std::shared_ptr<BlockFetch> LoadRun::next_fetch() {
   std::vector<BlockFetch::Item> items;
   items.reserve(count);
   while (items.size() < count) {
-    StagingLease page = parts_.pages->borrow(StagingPool::Use::kLoad);
+    StagingLease page = borrow_page(parts_, StagingPool::Use::kLoad);
     if (page == nullptr) break;
     const std::size_t index = first + items.size();
     items.push_back({.wanted = index,
@@ -191,16 +191,6 @@ std::shared_ptr<BlockFetch> LoadRun::next_fetch() {
   if (items.empty()) return nullptr;
   begun_ += items.size();
   return std::make_shared<BlockFetch>(parts_.worker.store, std::move(items), deadline_);
-}
-
-/// "Said to be there, could not be read" passes: a placement that moved, a lease that lapsed during
-/// the transfer. Asked once more, then it is a miss.
-void LoadRun::retry_stale(BlockFetch& fetch) {
-  std::vector<std::size_t> stale;
-  for (std::size_t i = 0; i < fetch.results().size(); ++i) {
-    if (fetch.results()[i].reaction == Reaction::kStale) stale.push_back(i);
-  }
-  if (!stale.empty()) fetch.fetch_again(stale);
 }
 
 /// False if the run was ended: no page may be written any more.
@@ -243,34 +233,25 @@ LoadRun::Settled LoadRun::settle(const BlockFetch& fetch) {
 
 /// Ok: every page that wants the block holds the verified bytes of this part of it.
 Status LoadRun::place(const BlockFetch::Item& item, const GetResult& result, Settled& settled) {
-  const BlockHash& wanted = block(item.wanted);
-  switch (result.reaction) {
-    case Reaction::kOk:
-      break;
-    case Reaction::kMiss:
-    case Reaction::kStale:
-      parts_.recent->forget(wanted);
+  const Verdict verdict = judge(parts_, block(item.wanted), item, result, settled.gained);
+  switch (verdict.end) {
+    case FetchEnd::kVerified:
+      return copy_in(item);
+    case FetchEnd::kMissing:
       ++settled.gained.loads_missing;
       return {Code::kMissing, "promised, but not in the store: evicted, or its owner is gone"};
-    case Reaction::kCallerBug:
-      // The object is larger than any of this keyspace can be. Were it left there, it would be
-      // promised again and again, and no put could replace it.
-      return reject(item, Rejection::kSize, settled);
-    case Reaction::kDown:
-    case Reaction::kBackOff:
-      parts_.recent->clear();
-      ++settled.gained.loads_unavailable;
-      return deadline_.passed(*parts_.worker.clock)
-                 ? Status(Code::kTimedOut, "not answered within the load deadline")
-                 : Status(Code::kUnavailable, "the store does not answer");
+    case FetchEnd::kRejected:
+      settled.rejected.push_back(item.key);
+      return {Code::kRejected, "the stored bytes were refused (" +
+                                   std::string(to_string(verdict.rejection)) +
+                                   "); the object is removed, the next save heals it"};
+    case FetchEnd::kUnavailable:
+      break;
   }
-  const std::span<const std::byte> page = item.page->bytes();
-  if (result.bytes > item.object_bytes) return reject(item, Rejection::kSize, settled);
-  Rejection rejection =
-      verify_block(parts_.shards.describe_part(wanted, item.part), page.first(result.bytes));
-  if (KVC_PLANTED("skip_verification")) rejection = Rejection::kNone;
-  if (rejection != Rejection::kNone) return reject(item, rejection, settled);
-  return copy_in(item);
+  ++settled.gained.loads_unavailable;
+  return deadline_.passed(*parts_.worker.clock)
+             ? Status(Code::kTimedOut, "not answered within the load deadline")
+             : Status(Code::kUnavailable, "the store does not answer");
 }
 
 Status LoadRun::copy_in(const BlockFetch::Item& item) {
@@ -284,28 +265,6 @@ Status LoadRun::copy_in(const BlockFetch::Item& item) {
     }
   }
   return {};
-}
-
-Status LoadRun::reject(const BlockFetch::Item& item, Rejection rejection, Settled& settled) {
-  count_rejection(settled.gained, rejection);
-  parts_.recent->forget(block(item.wanted));
-  settled.rejected.push_back(item.key);
-  return {Code::kRejected, "the stored bytes were refused (" + std::string(to_string(rejection)) +
-                               "); the object is removed, the next save heals it"};
-}
-
-/// Before the failure is told, so that a retry is not promised the same bytes again. What cannot be
-/// removed now is removed by the next save of the block.
-void LoadRun::remove_rejected(const std::vector<std::string>& keys) {
-  if (keys.empty()) return;
-  for (const std::string& key : keys) parts_.broken->add(key);
-  if (deadline_.passed(*parts_.worker.clock)) return;
-  const std::vector<Reaction> reactions =
-      parts_.worker.store->remove(keys, {.deadline = deadline_, .hold = nullptr});
-  for (std::size_t i = 0; i < keys.size() && i < reactions.size(); ++i) {
-    const bool gone = reactions[i] == Reaction::kOk || reactions[i] == Reaction::kMiss;
-    if (gone) parts_.broken->remove(keys[i]);
-  }
 }
 
 // What became of it ---------------------------------------------------------------------------

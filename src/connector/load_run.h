@@ -82,14 +82,11 @@ class LoadRun : public std::enable_shared_from_this<LoadRun> {
   void drive_to(std::uint32_t part) KVC_EXCLUDES(mutex_);
   bool advance() KVC_EXCLUDES(mutex_);
   std::shared_ptr<BlockFetch> next_fetch();
-  void retry_stale(BlockFetch& fetch);
   bool begin_copying() KVC_EXCLUDES(mutex_);
   void end_copying() KVC_EXCLUDES(mutex_);
   Settled settle(const BlockFetch& fetch);
   Status place(const BlockFetch::Item& item, const GetResult& result, Settled& settled);
-  Status reject(const BlockFetch::Item& item, Rejection rejection, Settled& settled);
   Status copy_in(const BlockFetch::Item& item);
-  void remove_rejected(const std::vector<std::string>& keys);
   void take_in(const Settled& settled) KVC_EXCLUDES(mutex_);
   std::string add_up(const Settled& settled) KVC_REQUIRES(mutex_);
 

@@ -13,6 +13,8 @@
 
 namespace kvc {
 
+class Stager;
+
 struct PipelineParts {
   WorkerParts worker;
   RankShards shards;
@@ -21,6 +23,7 @@ struct PipelineParts {
   std::shared_ptr<RecentShards> recent;
   std::shared_ptr<BrokenObjects> broken;
   std::shared_ptr<WorkerCounters> counters;
+  std::shared_ptr<Stager> stager = nullptr;  ///< Of the host tier; null in leased mode.
 };
 
 }  // namespace kvc

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "connector/quiet_log.h"
+#include "connector/stager.h"
 #include "connector/staging_plan.h"
 
 namespace kvc {
@@ -66,6 +67,7 @@ void SavePipeline::finish(Snapshots taken, const WantedCopies& wanted, StreamHan
   for (SaveItem& item : taken.items) {
     if (const auto hot = wanted.find(item.block); hot != wanted.end()) item.replicas = hot->second;
   }
+  keep_in_tier(taken.items);
   enqueue(std::move(taken.items));
   start_tasks();
 }
@@ -101,7 +103,7 @@ std::vector<StagingLease> SavePipeline::borrow_pages() {
   const std::uint32_t parts = parts_.shards.parts();
   pages.reserve(parts);
   while (pages.size() < parts) {
-    StagingLease page = parts_.pages->borrow(StagingPool::Use::kSave);
+    StagingLease page = borrow_page(parts_, StagingPool::Use::kSave);
     if (page == nullptr) return {};
     pages.push_back(std::move(page));
   }
@@ -126,6 +128,17 @@ void SavePipeline::copy_part(Snapshots& into, std::uint32_t part, StreamHandle s
   into.items.resize(kept);
   into.slots.resize(kept);
   into.copied[part] = true;
+}
+
+/// The payload is complete. The task that seals a page writes only its header, which is not read
+/// here: the bytes have not left this process since they were computed. The first block is the most
+/// recently used one, since the others are of no use without it.
+void SavePipeline::keep_in_tier(const std::vector<SaveItem>& items) {
+  if (parts_.stager == nullptr) return;
+  for (std::size_t i = items.size(); i > 0; --i) {
+    const SaveItem& item = items[i - 1];
+    parts_.stager->put(item.block, without_claim(item.pages.front()));
+  }
 }
 
 void SavePipeline::enqueue(std::vector<SaveItem> items) {

@@ -86,6 +86,7 @@ class SavePipeline : public std::enable_shared_from_this<SavePipeline> {
   std::vector<StagingLease> borrow_pages();
   /// Copies what is missing, and queues all.
   void finish(Snapshots taken, const WantedCopies& wanted, StreamHandle stream);
+  void keep_in_tier(const std::vector<SaveItem>& items);
   void enqueue(std::vector<SaveItem> items);
   bool is_queued(const BlockHash& block) const KVC_EXCLUDES(mutex_);
   bool refuses_now() const KVC_EXCLUDES(mutex_);

@@ -31,7 +31,12 @@ Status StagingArea::close(Store& store, bool idle) {
 }
 
 StagingPage::~StagingPage() {
-  if (pool_ != nullptr) pool_->give_back(bytes_, for_save_);
+  if (pool_ == nullptr) return;
+  if (page_ == nullptr) {
+    pool_->give_back(bytes_);
+  } else {
+    pool_->end_claim();
+  }
 }
 
 StagingPool::StagingPool(std::shared_ptr<StagingArea> area, std::span<std::byte> memory,
@@ -49,15 +54,19 @@ StagingPool::StagingPool(std::shared_ptr<StagingArea> area, std::span<std::byte>
 
 StagingLease StagingPool::borrow(Use use) {
   auto page = std::make_shared<StagingPage>();
+  auto claim = use == Use::kSave ? std::make_shared<StagingPage>() : nullptr;
   std::shared_ptr<StagingPool> self = shared_from_this();
   const MutexLock lock(mutex_);
   if (available_locked(use) == 0) return nullptr;
   page->bytes_ = free_.back();
   free_.pop_back();
-  page->for_save_ = use == Use::kSave;
-  if (page->for_save_) ++lent_to_saves_;
-  page->pool_ = std::move(self);
-  return page;
+  page->pool_ = self;
+  if (claim == nullptr) return page;
+  claim->bytes_ = page->bytes_;
+  claim->page_ = std::move(page);
+  claim->pool_ = std::move(self);
+  ++lent_to_saves_;
+  return claim;
 }
 
 std::size_t StagingPool::available_locked(Use use) const {
@@ -70,15 +79,24 @@ std::size_t StagingPool::available(Use use) const {
   return available_locked(use);
 }
 
+bool StagingPool::may_borrow(Use use) const {
+  const MutexLock lock(mutex_);
+  return use == Use::kLoad || lent_to_saves_ < save_limit_;
+}
+
 std::size_t StagingPool::lent() const {
   const MutexLock lock(mutex_);
   return capacity_ - free_.size();
 }
 
-void StagingPool::give_back(std::span<std::byte> page, bool for_save) {
+void StagingPool::give_back(std::span<std::byte> page) {
   const MutexLock lock(mutex_);
-  if (for_save) --lent_to_saves_;
   free_.push_back(page);
+}
+
+void StagingPool::end_claim() {
+  const MutexLock lock(mutex_);
+  --lent_to_saves_;
 }
 
 }  // namespace kvc

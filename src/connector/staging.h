@@ -2,6 +2,7 @@
 //
 // A lent page comes back when its last holder lets go. A store that has given up a call keeps the
 // call's hold, so the pages of that call are in quarantine until the transfer is provably over.
+// A page that a save has filled may be shared with others, who keep it beyond the save.
 #pragma once
 
 #include <cstddef>
@@ -37,6 +38,9 @@ class StagingArea {
 };
 
 class StagingPool;
+class StagingPage;
+
+using StagingLease = std::shared_ptr<StagingPage>;
 
 /// A page on loan.
 class StagingPage {
@@ -50,12 +54,16 @@ class StagingPage {
 
  private:
   friend class StagingPool;
+  friend StagingLease without_claim(const StagingLease& lease);
   std::shared_ptr<StagingPool> pool_;
   std::span<std::byte> bytes_;
-  bool for_save_ = false;
+  StagingLease page_;  // Of a loan to a save: the page, this object being the save's claim to it.
 };
 
-using StagingLease = std::shared_ptr<StagingPage>;
+/// The same page, without counting as lent to a save.
+inline StagingLease without_claim(const StagingLease& lease) {
+  return lease->page_ == nullptr ? lease : lease->page_;
+}
 
 /// Safe to use from any thread.
 class StagingPool : public std::enable_shared_from_this<StagingPool> {
@@ -72,6 +80,8 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   StagingLease borrow(Use use);
   /// Pages that borrow() would give now.
   std::size_t available(Use use) const;
+  /// Whether borrow() would give a page if enough of them were free.
+  bool may_borrow(Use use) const;
   std::size_t capacity() const { return capacity_; }
   /// Pages on loan, those in quarantine included.
   std::size_t lent() const;
@@ -79,7 +89,8 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
  private:
   friend class StagingPage;
   std::size_t available_locked(Use use) const KVC_REQUIRES(mutex_);
-  void give_back(std::span<std::byte> page, bool for_save);
+  void give_back(std::span<std::byte> page);
+  void end_claim();
 
   const std::shared_ptr<StagingArea> area_;
   const std::size_t capacity_;

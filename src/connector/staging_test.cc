@@ -67,6 +67,24 @@ TEST(Staging, HeldPageIsInQuarantineUntilTheHoldEnds) {
   EXPECT_EQ(staging.pool->lent(), 0u);
 }
 
+TEST(Staging, PageThatOthersShareWithASaveDoesNotCountAsASavesAfterIt) {
+  Pool staging(2, 1);
+  StagingLease save = staging.pool->borrow(Use::kSave);
+  StagingLease shared = without_claim(save);
+  EXPECT_EQ(shared->bytes().data(), save->bytes().data());
+  EXPECT_EQ(without_claim(shared), shared);
+  EXPECT_FALSE(staging.pool->may_borrow(Use::kSave));
+  EXPECT_EQ(shared.use_count(), 2) << "the save's use of the page is seen";
+  save.reset();
+  EXPECT_EQ(shared.use_count(), 1);
+  EXPECT_EQ(staging.pool->lent(), 1u);
+  EXPECT_TRUE(staging.pool->may_borrow(Use::kSave));
+  const StagingLease next = staging.pool->borrow(Use::kSave);
+  EXPECT_NE(next->bytes().data(), shared->bytes().data());
+  shared.reset();
+  EXPECT_EQ(staging.pool->lent(), 1u);
+}
+
 TEST(Staging, PageOutlivesPoolAndArea) {
   Pool staging(1, 1);
   StagingLease page = staging.pool->borrow(Use::kLoad);

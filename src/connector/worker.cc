@@ -15,7 +15,9 @@
 #include "connector/quiet_log.h"
 #include "connector/replica_raiser.h"
 #include "connector/save_pipeline.h"
+#include "connector/stager.h"
 #include "connector/staging_plan.h"
+#include "connector/tier_loads.h"
 
 namespace kvc {
 namespace {
@@ -55,6 +57,8 @@ struct Worker::Impl {
     std::shared_ptr<SavePipeline> saves;
     std::shared_ptr<LayerHooks> hooks;  // The engine's thread only.
     std::shared_ptr<ReplicaRaiser> raiser;
+    PipelineParts common;
+    std::shared_ptr<Stager> stager;  // Null unless staged.
 
     bool by_layer() const { return !layers.empty(); }
     /// The place of a layer in the page; layers.size() if the page does not have it.
@@ -84,6 +88,7 @@ struct Worker::Impl {
                                     const Status& status) const;
   std::vector<PageTask> loadable(const StepPlan& bound, const Ready& with,
                                  std::vector<LoadFailure>* failures);
+  void end_holds(const Ready& with);
   void raise_hot(const StepPlan& bound, const Ready& with,
                  const std::vector<LoadFailure>& failures);
   void note_failures(const StepPlan& bound, const std::vector<LoadFailure>& failures);
@@ -100,6 +105,11 @@ struct Worker::Impl {
   /// Null if closed or without a pool.
   std::shared_ptr<Ready> enter() KVC_EXCLUDES(mutex);
   void leave() KVC_EXCLUDES(mutex);
+  /// Null unless staged and open.
+  std::shared_ptr<Stager> stager() const KVC_EXCLUDES(mutex) {
+    const MutexLock lock(mutex);
+    return ready == nullptr ? nullptr : ready->stager;
+  }
 
   const WorkerOptions options;
   const WorkerParts parts;
@@ -110,6 +120,7 @@ struct Worker::Impl {
   bool loads_due = false;
   bool hot_due = false;  // Loads go on behind the pass, so that more copies wait for its end.
   bool saves_due = false;
+  bool holds_due = false;  // To end.
   bool pass_open = false;
   std::shared_ptr<LoadRun> run;  // Of the bound plan, once begun.
   std::shared_ptr<const LayerHooks> hooks_of_run;
@@ -196,13 +207,18 @@ std::shared_ptr<Worker::Impl::Ready> Worker::Impl::make_ready(const Fingerprint&
     part_groups.push_back(layer_of(group, layer));
   }
   if (!by_layer) part_groups.push_back(group);
-  const PipelineParts common{.worker = parts,
-                             .shards = shards,
-                             .groups = std::move(part_groups),
-                             .pages = pages,
-                             .recent = std::make_shared<RecentShards>(parts.clock),
-                             .broken = std::make_shared<BrokenObjects>(),
-                             .counters = counters};
+  PipelineParts common{.worker = parts,
+                       .shards = shards,
+                       .groups = std::move(part_groups),
+                       .pages = pages,
+                       .recent = std::make_shared<RecentShards>(parts.clock),
+                       .broken = std::make_shared<BrokenObjects>(),
+                       .counters = counters};
+  // It works on the parts as they are before there is a tier.
+  if (options.staged && !by_layer) {
+    common.stager =
+        std::make_shared<Stager>(common, blocks_per_batch(options, shards.object_bytes()));
+  }
   const std::size_t objects = blocks_per_batch(options, shards.object_bytes());
   const std::size_t blocks = blocks_per_batch(options, shards.object_bytes() * shards.parts());
   const auto saves = std::make_shared<SavePipeline>(
@@ -220,7 +236,9 @@ std::shared_ptr<Worker::Impl::Ready> Worker::Impl::make_ready(const Fingerprint&
       .hooks = std::make_shared<LayerHooks>(shards.layers),
       .raiser = std::make_shared<ReplicaRaiser>(
           common, ReplicaRaiserOptions{.bytes_per_second = options.replication_bytes_per_second},
-          [saves, most = options.save_queue_bytes / 2] { return saves->queued_bytes() > most; })});
+          [saves, most = options.save_queue_bytes / 2] { return saves->queued_bytes() > most; }),
+      .common = common,
+      .stager = common.stager});
 }
 
 std::shared_ptr<Worker::Impl::Ready> Worker::Impl::enter() {
@@ -278,7 +296,16 @@ std::vector<LoadFailure> Worker::Impl::load(const StepPlan& bound, const Ready* 
 std::vector<LoadFailure> Worker::Impl::run_loads(const StepPlan& bound, const Ready& with,
                                                  StreamHandle stream) {
   std::vector<LoadFailure> failures;
-  run = with.loads->begin(loadable(bound, with, &failures), stream);
+  const std::vector<PageTask> tasks = loadable(bound, with, &failures);
+  if (with.stager == nullptr) {
+    run = with.loads->begin(tasks, stream);
+  } else {
+    TierLoads tier(with.common, tasks);
+    run = with.loads->begin(tier.others(), stream);
+    for (LoadFailure& failure : tier.copy(bound.done_holds, stream)) {
+      failures.push_back(std::move(failure));
+    }
+  }
   hooks_of_run = with.hooks;
   const bool overlap = with.by_layer() && options.overlap_loads && bound.loads_in_batch &&
                        failures.empty() && with.hooks->trusted();
@@ -329,6 +356,13 @@ std::vector<PageTask> Worker::Impl::loadable(const StepPlan& bound, const Ready&
     tasks.push_back(task);
   }
   return tasks;
+}
+
+/// After the copies of the plan's loads are complete, or if they will not be made.
+void Worker::Impl::end_holds(const Ready& with) {
+  if (!std::exchange(holds_due, false) || with.stager == nullptr) return;
+  for (const HoldId hold : plan.done_holds) with.stager->release({.hold = hold, .from_block = 0});
+  for (const HoldRelease& release : plan.released) with.stager->release(release);
 }
 
 /// Of the blocks that were loaded and verified, the hot ones get more copies. Never fails the load.
@@ -484,6 +518,7 @@ void Worker::Impl::close(Deadline deadline) {
     if (last == nullptr) return;
   }
   idle = last->loads->close(deadline);
+  if (last->stager != nullptr) idle = last->stager->close(deadline) && idle;
   idle = last->saves->close(deadline) && idle;
   (void)last->raiser->close(deadline);  // It uses no staging.
   {
@@ -539,11 +574,13 @@ void Worker::bind(StepPlan plan) {
     ready->loads->end();
     ready->saves->forget_snapshots();
     ready->hooks->begin_pass(false, ready->layers.size());
+    impl.end_holds(*ready);  // Of a plan whose loads were not asked for.
     impl.leave();
   }
   impl.plan = std::move(plan);
   impl.loads_due = !impl.plan.loads.empty() || impl.plan.loads_lost;
   impl.saves_due = !impl.plan.saves.empty();
+  impl.holds_due = !impl.plan.done_holds.empty() || !impl.plan.released.empty();
   impl.pass_open = true;
   impl.failed_requests.clear();
   impl.failed_slots.clear();
@@ -551,10 +588,15 @@ void Worker::bind(StepPlan plan) {
 
 std::vector<LoadFailure> Worker::load(StreamHandle stream) {
   Impl& impl = *impl_;
-  if (!std::exchange(impl.loads_due, false)) return {};
+  const bool loads_due = std::exchange(impl.loads_due, false);
+  if (!loads_due && !impl.holds_due) return {};
   const std::shared_ptr<Impl::Ready> ready = impl.enter();
-  std::vector<LoadFailure> failures = impl.load(impl.plan, ready.get(), stream);
-  if (ready != nullptr) impl.leave();
+  std::vector<LoadFailure> failures;
+  if (loads_due) failures = impl.load(impl.plan, ready.get(), stream);
+  if (ready != nullptr) {
+    impl.end_holds(*ready);
+    impl.leave();
+  }
   impl.note_failures(impl.plan, failures);
   return failures;
 }
@@ -645,6 +687,26 @@ bool Worker::drain(Deadline deadline) {
   return ended;
 }
 
+std::shared_ptr<StageRank> Worker::stage_rank() const {
+  const std::shared_ptr<Stager> stager = impl_->stager();
+  return stager == nullptr ? nullptr : make_stage_rank(stager);
+}
+
+std::size_t Worker::resident_prefix(std::span<const BlockHash> blocks) const {
+  const std::shared_ptr<Stager> stager = impl_->stager();
+  return stager == nullptr ? 0 : stager->resident_prefix(blocks);
+}
+
+std::size_t Worker::stage_room_blocks() const {
+  const std::shared_ptr<Stager> stager = impl_->stager();
+  return stager == nullptr ? 0 : stager->room_blocks();
+}
+
+std::uint64_t Worker::stage_bytes_per_second() const {
+  const std::shared_ptr<Stager> stager = impl_->stager();
+  return stager == nullptr ? 0 : stager->bytes_per_second();
+}
+
 std::size_t Worker::load_budget_blocks() const {
   const MutexLock lock(impl_->mutex);
   return impl_->ready == nullptr ? 0 : impl_->ready->loads->budget_blocks();
@@ -658,6 +720,7 @@ WorkerStats Worker::stats() const {
     ready = impl_->ready;
   }
   if (ready != nullptr) stats.save_queue_bytes = ready->saves->queued_bytes();
+  if (ready != nullptr && ready->stager != nullptr) ready->stager->read(stats);
   return stats;
 }
 

@@ -1,0 +1,68 @@
+#include "connector/tier_loads.h"
+
+#include <utility>
+
+#include "base/planted.h"
+#include "connector/stager.h"
+#include "kvc/block_format.h"
+
+namespace kvc {
+
+TierLoads::TierLoads(const PipelineParts& parts, std::span<const PageTask> tasks) : parts_(parts) {
+  found_.reserve(tasks.size());
+  for (const PageTask& task : tasks) {
+    if (StagingLease page = parts_.stager->find(task.block); page != nullptr) {
+      found_.push_back({&task, std::move(page)});
+    } else {
+      others_.push_back(task);
+    }
+  }
+}
+
+std::vector<LoadFailure> TierLoads::copy(std::span<const HoldId> holds, StreamHandle stream) {
+  std::vector<LoadFailure> failures;
+  const Instant begin = parts_.worker.clock->now();
+  std::vector<const PageTask*> copied;
+  copied.reserve(found_.size());
+  for (const Found& found : found_) {
+    const Status status = parts_.worker.copier->copy_in(
+        parts_.groups.front(), found.task->slot,
+        found.page->bytes().subspan(kBlockHeaderBytes, parts_.shards.part_bytes()), stream);
+    if (status.ok()) {
+      copied.push_back(found.task);
+    } else {
+      fail(*found.task, status, &failures);
+    }
+  }
+  if (KVC_PLANTED("release_before_copy")) {
+    found_.clear();
+    for (const HoldId hold : holds) parts_.stager->release({.hold = hold, .from_block = 0});
+  }
+  // Only now may the pages be used for other blocks.
+  if (const Status flushed = parts_.worker.copier->flush(stream); !flushed.ok()) {
+    for (const PageTask* task : std::exchange(copied, {})) fail(*task, flushed, &failures);
+  }
+  found_.clear();
+  count(copied.size(), parts_.worker.clock->now() - begin);
+  return failures;
+}
+
+void TierLoads::fail(const PageTask& task, const Status& status,
+                     std::vector<LoadFailure>* failures) const {
+  failures->push_back({task.request,
+                       parts_.shards.key(task.block, 0),
+                       {Code::kUnavailable, "the copy into the page failed: " + status.message()}});
+}
+
+void TierLoads::count(std::size_t copied, Duration took) const {
+  parts_.counters->update([&](WorkerStats& stats) {
+    stats.blocks_loaded += copied;
+    stats.bytes_loaded += copied * parts_.shards.page_bytes;
+    stats.tier_hits += copied;
+    stats.tier_misses += others_.size();
+    if (!others_.empty()) return;  // Their load takes the time of the whole step.
+    stats.load_latency.add(took);
+  });
+}
+
+}  // namespace kvc

@@ -1,0 +1,40 @@
+// Loads of blocks that are in the host tier: copies, without the store.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "connector/pipeline_parts.h"
+#include "kvc/device.h"
+#include "kvc/worker.h"
+
+namespace kvc {
+
+/// One step's; one use, one thread.
+class TierLoads {
+ public:
+  /// Takes the blocks that are in the tier now. REQUIRES: parts.stager. `parts` and `tasks` must
+  /// outlive this.
+  TierLoads(const PipelineParts& parts, std::span<const PageTask> tasks);
+
+  /// The tasks whose block is not there.
+  const std::vector<PageTask>& others() const { return others_; }
+
+  /// Copies, and returns when the copies are complete, so that the holds of these blocks may end:
+  /// they are `holds`, and the caller ends them. Returns what could not be copied.
+  std::vector<LoadFailure> copy(std::span<const HoldId> holds, StreamHandle stream);
+
+ private:
+  struct Found {
+    const PageTask* task = nullptr;
+    StagingLease page;
+  };
+  void fail(const PageTask& task, const Status& status, std::vector<LoadFailure>* failures) const;
+  void count(std::size_t copied, Duration took) const;
+
+  const PipelineParts& parts_;
+  std::vector<Found> found_;
+  std::vector<PageTask> others_;
+};
+
+}  // namespace kvc
