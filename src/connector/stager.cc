@@ -273,12 +273,11 @@ bool Stager::end_batch(const Batch& batch) {
   return false;
 }
 
-/// The time in which something was under way and the bytes that came in it, a piece at a time.
+/// Adds up the time in which something was under way, and what came in it, until that is telling.
 void Stager::measure(Instant now) {
-  const bool is_telling = moved_bytes_ >= LoadSpeed::kTellingBytes;
-  if (running_ > 0 && !is_telling) return;
-  speed_.moved(std::exchange(moved_bytes_, 0), now - busy_since_);
-  busy_since_ = now;
+  busy_ += now - std::exchange(busy_since_, now);
+  if (moved_bytes_ < LoadSpeed::kTellingBytes) return;
+  speed_.moved(std::exchange(moved_bytes_, 0), std::exchange(busy_, Duration::zero()));
 }
 
 // One batch -------------------------------------------------------------------------------------

@@ -105,8 +105,10 @@ class Stager final : public StageRank, public std::enable_shared_from_this<Stage
   std::size_t scheduled_ KVC_GUARDED_BY(mutex_) = 0;   // Tasks in the executor, running or not.
   std::size_t running_ KVC_GUARDED_BY(mutex_) = 0;     // Of those, with a batch.
   bool is_loose_running_ KVC_GUARDED_BY(mutex_) = false;
+  // Since the speed was last measured; idle time does not count.
+  Duration busy_ KVC_GUARDED_BY(mutex_){0};
   Instant busy_since_ KVC_GUARDED_BY(mutex_){};
-  std::uint64_t moved_bytes_ KVC_GUARDED_BY(mutex_) = 0;  // Since then.
+  std::uint64_t moved_bytes_ KVC_GUARDED_BY(mutex_) = 0;
   // In the counters already.
   std::uint64_t counted_evictions_ KVC_GUARDED_BY(mutex_) = 0;
   std::array<std::uint64_t, 6> counted_ends_ KVC_GUARDED_BY(mutex_){};  // By StageEnd.
