@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("identity", "layers", "memory", "file", "mooncake")
+PARTS = ("identity", "layers", "tier", "memory", "file", "mooncake")
 IDENTITY_LIMIT = 2.0
 # Loads and computing of equal length overlap in full at 0.5.
 LAYERS_LIMIT = 0.65
+TIER_LIMIT = 0.85
 MOONCAKE_AIM = 0.90
 # The memory store copies each byte into or out of itself as the baseline does; checksum, one more
 # copy and the commit of tiny objects come on top.
@@ -53,6 +54,7 @@ class Sizes:
     identity_samples: int
     layers: int
     layer_samples: int
+    tier_samples: int
 
 
 FULL = Sizes(
@@ -66,6 +68,7 @@ FULL = Sizes(
     identity_samples=101,
     layers=32,
     layer_samples=21,
+    tier_samples=31,
 )
 SMOKE = Sizes(
     pairs=3,
@@ -78,6 +81,7 @@ SMOKE = Sizes(
     identity_samples=15,
     layers=32,
     layer_samples=7,
+    tier_samples=3,
 )
 
 
@@ -93,6 +97,7 @@ def main(argv: list[str] | None = None) -> int:
     runners: dict[str, Callable[[], dict[str, Entry]]] = {
         "identity": lambda: _identity(options.bin_dir, sizes),
         "layers": lambda: _layers(options.bin_dir, sizes),
+        "tier": lambda: _tier(options.bin_dir, sizes),
         "memory": lambda: _memory(sizes),
         "file": lambda: _file(sizes),
         "mooncake": lambda: _mooncake(sizes),
@@ -200,6 +205,30 @@ def _layers(bin_dir: Path, sizes: Sizes) -> dict[str, Entry]:
         digest=measured["digest"],
     )
     return {"layer_vs_block_ttft": entry}
+
+
+def _tier(bin_dir: Path, sizes: Sizes) -> dict[str, Entry]:
+    measured = _run_program(
+        bin_dir / "tier_load",
+        f"--samples={sizes.tier_samples}",
+        f"--blocks={sizes.blocks}",
+        f"--kib={sizes.object_bytes >> 10}",
+    )
+    entry = Entry(
+        value=statistics.median(measured["samples"]),
+        op=">=",
+        limit=TIER_LIMIT,
+        samples=measured["samples"],
+        baseline={"name": "memcpy", "value": measured["memcpy_ms"], "unit": "ms"},
+        note=(
+            f"{measured['load_ms']:.2f} ms against {measured['memcpy_ms']:.2f} ms for "
+            f"{measured['blocks']} blocks of {measured['block_bytes']} bytes: bind and load of "
+            "blocks in the host tier up to the end of their hold, over one memcpy for each"
+        ),
+        aim=False,
+        digest=measured["digest"],
+    )
+    return {"load_vs_memcpy_l1": entry}
 
 
 def _memory(sizes: Sizes) -> dict[str, Entry]:
