@@ -205,6 +205,11 @@ TEST(WorkerStage, GetsOfAnOrderEndWithItsBudget) {
   world.executor->run_all();
   EXPECT_EQ(world.store->calls().size(), 1u) << "too late to begin";
   EXPECT_EQ(world.take_heard(), "1:1 all, 2:0 unavailable");
+  world.order(3, {4}, std::chrono::hours(1));
+  world.executor->run_all();
+  EXPECT_EQ(world.store->calls().back().deadline.at,
+            world.clock->now() + world.options.load_deadline)
+      << "a call that hangs does not keep the task for an hour";
 }
 
 TEST(WorkerStage, WhatTheLeaderDidNotWaitForIsThereForTheNextWhoAsks) {
@@ -455,6 +460,19 @@ TEST(WorkerStage, LoadsFromTheStoreMakeRoomInTheTier) {
   const std::vector<PageTask> loads = world.tasks({5, 6, 7, 8});
   EXPECT_TRUE(world.load_held(loads, {}).empty());
   EXPECT_TRUE(world.all_hold(loads));
+}
+
+TEST(WorkerStage, WhatWasLoadedFromTheStoreStaysWarm) {
+  StageWorld world;
+  world.start();
+  world.put_all(3);
+  world.lose(world.shard(3));
+  EXPECT_EQ(world.load_held(world.tasks({1, 2, 3}), {}).size(), 1u);
+  EXPECT_EQ(world.worker->stats().tier_blocks, 2u);
+  world.memory->close(Deadline{});
+  world.pool.poison_all();
+  EXPECT_TRUE(world.load_held(world.tasks({1, 2}), {}).empty());
+  EXPECT_TRUE(world.all_hold(world.tasks({1, 2})));
 }
 
 TEST(WorkerStage, SavedBlockWhoseStoreFailedIsServedAllTheSame) {
