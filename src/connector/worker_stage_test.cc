@@ -284,7 +284,6 @@ TEST(WorkerStage, LoadsOfWhatIsNotStagedComeFromTheStoreAndAreCounted) {
   EXPECT_EQ(stats.tier_misses, 2u);
   EXPECT_EQ(stats.blocks_loaded, 4u);
   EXPECT_EQ(stats.load_latency.count(), 1u) << "a step is timed once";
-  EXPECT_EQ(stats.load_latency.sum(), Duration(stats.load_nanoseconds));
   const std::vector<LoadFailure> failures = world.load_held(world.tasks({1, 99}), {});
   ASSERT_EQ(failures.size(), 1u);
   EXPECT_EQ(failures.front().status.code(), Code::kMissing) << "it fails closed";
