@@ -15,6 +15,7 @@
 #include "kvc/identity.h"
 #include "kvc/layout.h"
 #include "kvc/result.h"
+#include "kvc/stage.h"
 
 namespace kvc {
 
@@ -44,11 +45,19 @@ struct StepPlan {
   bool loads_in_batch = false;
   /// Promised loads could not be planned; which ones is not known. The step must fail.
   bool loads_lost = false;
-  std::vector<PageTask> loads;     ///< Promised: must be in place before the forward pass.
-  std::vector<PageTask> saves;     ///< Complete and computed once the forward pass is over.
-  std::vector<HotBlock> hot = {};  ///< Of these blocks, those that are to get more copies.
+  std::vector<PageTask> loads;             ///< Promised: must be in place before the forward pass.
+  std::vector<PageTask> saves;             ///< Complete and computed once the forward pass is over.
+  std::vector<HotBlock> hot = {};          ///< Of these blocks, those that are to get more copies.
+  std::vector<HoldRelease> released = {};  ///< Staged blocks that no load will need.
+  /// Holds of `loads`: they end once those are in place, and not before.
+  std::vector<HoldId> done_holds = {};
+  /// How a rank reaches the leader; empty once all have. Meaningful to the channel alone.
+  std::string rendezvous = {};
 
-  bool empty() const { return loads.empty() && saves.empty() && !loads_lost; }
+  bool empty() const {
+    return loads.empty() && saves.empty() && !loads_lost && released.empty() &&
+           done_holds.empty() && rendezvous.empty();
+  }
 
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
