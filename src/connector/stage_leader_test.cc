@@ -2,10 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <string>
-#include <thread>
-
 #include "connector/stage_fixture.h"
+#include "kvc/executor.h"
 
 namespace kvc {
 namespace {
@@ -123,21 +121,21 @@ TEST(StageLeader, RankLostWhileItIsWaitedForEndsTheWait) {
 TEST(StageLeader, WaitsForReportsOfOtherThreads) {
   StageFixture world(2);
   world.links[1]->answer_with(nullptr);
-  std::thread rank([&] {
+  const std::unique_ptr<Executor> threads = make_thread_pool({.name = "t", .threads = 1});
+  ASSERT_TRUE(threads->submit([&] {
     const StageOrder order = world.links[1]->await_order();
     for (std::uint32_t staged = 1; staged <= 5; ++staged) {
       world.report(1, {order.hold, staged, staged == 5, StageEnd::kAll});
     }
-  });
+  }));
   EXPECT_EQ(world.leader->stage(blocks_of(5), Deadline::never()).blocks, 5u);
-  rank.join();
 }
 
 TEST(StageLeader, QueriesOfSeveralThreadsDoNotMix) {
   StageFixture world(2);
-  std::vector<std::thread> threads;
+  std::unique_ptr<Executor> threads = make_thread_pool({.name = "t", .threads = 4});
   for (std::uint32_t n = 1; n <= 4; ++n) {
-    threads.emplace_back([&world, n] {
+    ASSERT_TRUE(threads->submit([&world, n] {
       for (int i = 0; i < 50; ++i) {
         const StagedBlocks staged = world.leader->stage(blocks_of(n), Deadline::never());
         EXPECT_EQ(staged.blocks, n);
@@ -145,9 +143,9 @@ TEST(StageLeader, QueriesOfSeveralThreadsDoNotMix) {
         StepPlan ends;
         world.leader->plan(Holds{staged.hold}, &ends);
       }
-    });
+    }));
   }
-  for (std::thread& thread : threads) thread.join();
+  threads.reset();
   EXPECT_EQ(world.leader->holds(), 0u);
 }
 
