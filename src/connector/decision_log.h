@@ -49,7 +49,7 @@ struct Decision {
   double blocks_per_second = 0;
   double prefill_tokens_per_s = 0;
   std::size_t running_decodes = 0;
-  std::string why;  ///< With kOptedOut, in the caller's words.
+  std::string why = {};  ///< With kOptedOut, in the caller's words.
 
   /// All that is wanted is offered, until it is cut.
   void want(std::size_t blocks) { wanted = offered = blocks; }

@@ -572,9 +572,10 @@ SchedulerStats Scheduler::stats() const {
   stats.requests_tracked = impl_->tracker.size();
   stats.requests_forgotten = impl_->tracker.forgotten();
   stats.decodes_running = impl_->running_decodes;
+  if (impl_->leader == nullptr) return stats;
+  stats.promises_held = impl_->leader->holds();
   stats.fetch_blocks_per_s =
       static_cast<std::uint64_t>(impl_->fetch_speed.blocks_per_second(impl_->clock->now()));
-  if (impl_->leader != nullptr) stats.promises_held = impl_->leader->holds();
   return stats;
 }
 
