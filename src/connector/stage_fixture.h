@@ -58,6 +58,10 @@ class HandLink final : public StageLink {
     const MutexLock lock(mutex_);
     return releases_;
   }
+  std::vector<HoldRelease> take_releases() {
+    const MutexLock lock(mutex_);
+    return std::exchange(releases_, {});
+  }
   /// Returns with the first order.
   StageOrder await_order() {
     const MutexLock lock(mutex_);
