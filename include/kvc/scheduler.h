@@ -61,7 +61,8 @@ struct SchedulerOptions {
   std::size_t max_tracked_requests = 8192;
   /// Which blocks the workers are to give more copies; none with the default.
   ReplicationOptions replication = {};
-  /// Makes promises staged. Of the same world size; blocks must be stored whole. Null: leased.
+  /// Makes promises staged. Of as many ranks as a block has shards, or that one is for all of;
+  /// blocks must be stored whole. Null: leased.
   std::shared_ptr<StageLeader> stage_leader = nullptr;
   /// How many leading blocks rank 0 has in its memory, with a leader. Called from any thread; must
   /// not block. Null: none.

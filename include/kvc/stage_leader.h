@@ -29,6 +29,7 @@
 namespace kvc {
 
 struct StageLeaderOptions {
+  /// Ranks that load, also where blocks are stored once for all of them.
   std::uint32_t world_size = 1;
   /// Promises that may be open or being loaded at once; past it nothing is promised.
   std::size_t max_holds = 4096;
@@ -44,12 +45,6 @@ struct StagedBlocks {
   std::uint32_t blocks = 0;
   StageEnd end = StageEnd::kAll;  ///< Why not more.
   std::uint32_t rank = 0;         ///< Which rank has the fewest; meaningless with kAll.
-};
-
-/// What a rank must keep that was out of reach for a while.
-struct LiveHolds {
-  std::vector<HoldId> live;
-  HoldId newest = 0;
 };
 
 class StageLeader final : public StageSink {
@@ -82,6 +77,7 @@ class StageLeader final : public StageSink {
   /// Completes a plan that is about to be sent: `loaded` are the holds of its loads.
   void plan(std::span<const HoldId> loaded, StepPlan* plan);
 
+  /// For ranks that connect again.
   LiveHolds live_holds() const;
   /// Promises that are open or firm, without those that are planned.
   std::size_t holds() const;
@@ -94,5 +90,10 @@ class StageLeader final : public StageSink {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// The link to a rank of the leader's own process, which is always connected. `rank` answers for
+/// what it cannot do any more; nothing is reported once the leader is gone.
+std::shared_ptr<StageLink> make_local_link(std::uint32_t number, std::shared_ptr<StageRank> rank,
+                                           std::weak_ptr<StageSink> leader);
 
 }  // namespace kvc

@@ -50,9 +50,10 @@ Status check(const SchedulerOptions& options) {
   if (options.layers != 0) {
     return invalid("blocks that are stored layer by layer cannot be staged: use leased promises");
   }
-  if (options.stage_leader->world_size() != options.world_size) {
-    return invalid("the stage leader has " + std::to_string(options.stage_leader->world_size()) +
-                   " ranks, the scheduler " + std::to_string(options.world_size));
+  const std::uint32_t ranks = options.stage_leader->world_size();
+  if (ranks != options.world_size && options.world_size != 1) {
+    return invalid("the stage leader has " + std::to_string(ranks) + " ranks, blocks have " +
+                   std::to_string(options.world_size) + " shards: must be as many, or 1");
   }
   return {};
 }
