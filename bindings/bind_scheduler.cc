@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -36,7 +37,8 @@ SchedulerObject make_scheduler(const StoreObject& store, const nb::bytes& keyspa
                                std::uint32_t tokens_per_block, std::uint32_t world_size,
                                const nb::bytes& deployment_secret, double lookup_deadline_s,
                                bool exact_pages, std::uint32_t layers, std::uint32_t max_replicas,
-                               double hot_at, double half_life_s) {
+                               double hot_at, double half_life_s,
+                               std::uint64_t prefill_tokens_per_s, std::size_t min_hit_blocks) {
   SchedulerOptions options{
       .tokens_per_block = tokens_per_block,
       .world_size = world_size,
@@ -47,6 +49,8 @@ SchedulerObject make_scheduler(const StoreObject& store, const nb::bytes& keyspa
   options.replication.max_replicas = max_replicas;
   options.replication.hot_at = hot_at;
   options.replication.half_life = to_duration(half_life_s);
+  options.prefill_tokens_per_s = prefill_tokens_per_s;
+  options.min_hit_blocks = min_hit_blocks;
   return SchedulerObject(
       value_or_throw(Scheduler::create(std::move(options), to_fingerprint(keyspace), store.shared(),
                                        system_clock(), make_stderr_logger(LogLevel::kWarning))));
@@ -102,7 +106,8 @@ void bind_scheduler(nb::module_& m) {
   nb::class_<SchedulerObject>(m, "Scheduler")
       .def(nb::new_(&make_scheduler), "store"_a, "keyspace"_a, nb::kw_only(), "tokens_per_block"_a,
            "world_size"_a, "deployment_secret"_a, "lookup_deadline_s"_a, "exact_pages"_a,
-           "layers"_a = 0, "max_replicas"_a = 1, "hot_at"_a = 8.0, "half_life_s"_a = 600.0)
+           "layers"_a = 0, "max_replicas"_a = 1, "hot_at"_a = 8.0, "half_life_s"_a = 600.0,
+           "prefill_tokens_per_s"_a = 0, "min_hit_blocks"_a = 1)
       .def("query", &query, "request"_a, "tokens"_a, nb::kw_only(), "prompt_tokens"_a,
            "cache_salt"_a.none(), "lora"_a.none(), "media"_a, "computed_tokens"_a,
            "load_budget"_a.none(),
@@ -128,6 +133,15 @@ void bind_scheduler(nb::module_& m) {
           "cancel_load",
           [](SchedulerObject& s, RequestId id, std::size_t start) { s->cancel_load(id, start); },
           "request"_a, "start_tokens"_a)
+      .def(
+          "note_opted_out",
+          [](SchedulerObject& s, RequestId id, const std::string& why) {
+            s->note_opted_out(id, why);
+          },
+          "request"_a, "why"_a, "For explain() alone: the request is not asked about.")
+      .def(
+          "explain", [](const SchedulerObject& s) { return s->explain(); },
+          "A line for each of the last requests: matched, offered, and what ended it.")
       .def(
           "stats", [](const SchedulerObject& s) { return to_numbers(s->stats(), kSchedulerStats); },
           nb::sig(kNumbersType))

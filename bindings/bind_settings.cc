@@ -65,7 +65,6 @@ nb::list table() {
     row["minimum"] = spec.minimum;
     row["maximum"] = spec.maximum;
     row["choices"] = split(spec.choices);
-    row["later_choices"] = split(spec.later_choices);
     row["foreign"] = spec.foreign;
     row["doc"] = to_str(spec.doc);
     rows.append(row);

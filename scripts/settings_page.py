@@ -31,9 +31,7 @@ def size_text(count: int) -> str:
 def values_text(spec: Row) -> str:
     """Return what a setting may be."""
     if spec["type"] == "choice":
-        text = ", ".join(f"`{choice}`" for choice in spec["choices"])
-        later = ", ".join(f"`{choice}`" for choice in spec["later_choices"])
-        return f"{text} (later: {later})" if later else text
+        return ", ".join(f"`{choice}`" for choice in spec["choices"])
     if spec["type"] == "bytes":
         return f"{size_text(spec['minimum'])} to {size_text(spec['maximum'])}"
     if spec["type"] in ("integer", "milliseconds"):

@@ -141,6 +141,8 @@ class PrefixProbe {
   End end() const { return end_; }
   /// Leading blocks that are complete on every rank. Meaningful once end() != kPending.
   std::size_t available_blocks() const { return available_; }
+  /// With kShardLost: the first rank whose shard is not there.
+  std::uint32_t lost_rank() const { return lost_rank_; }
 
  private:
   enum class Phase { kManifests, kShards };
@@ -162,6 +164,7 @@ class PrefixProbe {
   End manifest_end_ = End::kAll;
   End end_ = End::kPending;
   std::size_t available_ = 0;
+  std::uint32_t lost_rank_ = 0;
 };
 
 }  // namespace kvc

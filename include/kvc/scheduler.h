@@ -10,6 +10,9 @@
 //
 // `leased` promise: the probe's lease protects the promised blocks until the load, which follows in
 // the same step.
+// `staged` promise (with a StageLeader): only what every rank has fetched and verified by then is
+// promised, and it is held until it is loaded, so that a load depends on no store. Blocks that rank
+// 0 has in memory need no probe.
 //
 // Threads: every method may be called from any thread; calls are serialised. No method fails for
 // store reasons: a store problem means a promise of 0. Bounds: query() returns within
@@ -19,10 +22,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvc/block_hash.h"
@@ -35,12 +40,15 @@
 
 namespace kvc {
 
+class StageLeader;
+
 struct SchedulerOptions {
   std::uint32_t tokens_per_block = 0;
   /// Shards that a block has in the store: one per rank, or 1 (WorkerOptions::replicated).
   std::uint32_t world_size = 1;
   std::string deployment_secret;
-  /// For all lookups between two plans together: the engine's step waits for each of them.
+  /// For all lookups between two plans together, and for all staging: the engine's step waits for
+  /// each of them.
   Duration lookup_deadline = std::chrono::milliseconds(1000);
   /// Whether a prompt gets exactly the pages that its tokens need. Then more pages than that show
   /// that the engine's blocks are smaller than `tokens_per_block`, and nothing may be saved.
@@ -53,6 +61,19 @@ struct SchedulerOptions {
   std::size_t max_tracked_requests = 8192;
   /// Which blocks the workers are to give more copies; none with the default.
   ReplicationOptions replication = {};
+  /// Makes promises staged. Of as many ranks as a block has shards, or that one is for all of;
+  /// blocks must be stored whole. Null: leased.
+  std::shared_ptr<StageLeader> stage_leader = nullptr;
+  /// How many leading blocks rank 0 has in its memory, with a leader. Called from any thread; must
+  /// not block. Null: none.
+  std::function<std::size_t(std::span<const BlockHash>)> resident_prefix = nullptr;
+  /// What the engine computes of a prompt in a second: blocks that would take longer to fetch, with
+  /// what that costs the requests that are running, are not promised. 0: whatever is there is.
+  std::uint64_t prefill_tokens_per_s = 0;
+  /// Fewer blocks than that are not promised.
+  std::size_t min_hit_blocks = 1;
+  /// Queries that explain() remembers.
+  std::size_t explained_requests = 256;
 };
 
 /// What a request is, as far as its KV is concerned.
@@ -93,6 +114,13 @@ struct SchedulerStats {
   std::uint64_t blocks_missed_over_budget = 0;
   std::uint64_t blocks_missed_unaligned = 0;
   std::uint64_t blocks_missed_untracked = 0;
+  std::uint64_t blocks_missed_rejected = 0;
+  std::uint64_t blocks_missed_late = 0;
+  std::uint64_t blocks_missed_no_room = 0;
+  std::uint64_t blocks_missed_rank_unavailable = 0;
+  std::uint64_t blocks_missed_recompute_cheaper = 0;
+  std::uint64_t blocks_missed_below_minimum = 0;
+  std::uint64_t blocks_resident = 0;
   std::uint64_t lookups_failed = 0;
   std::uint64_t lookups_no_manifest = 0;
   std::uint64_t lookups_shard_lost = 0;
@@ -102,7 +130,12 @@ struct SchedulerStats {
   std::uint64_t requests_forgotten = 0;
   std::uint64_t pages_inconsistent = 0;
   std::uint64_t blocks_hot = 0;
+  std::uint64_t promises_held = 0;
+  std::uint64_t promises_expired = 0;
+  std::uint64_t decodes_running = 0;
+  std::uint64_t fetch_blocks_per_s = 0;
   LatencyHistogram lookup_latency;
+  LatencyHistogram staging_latency;
 };
 
 inline constexpr StatField<SchedulerStats> kSchedulerStats[] = {
@@ -123,6 +156,21 @@ inline constexpr StatField<SchedulerStats> kSchedulerStats[] = {
      "After a local match that ends inside a block."},
     {"blocks_missed", "untracked", &SchedulerStats::blocks_missed_untracked, StatKind::kCounter,
      "Stored, but as many requests are tracked as can be."},
+    {"blocks_missed", "rejected", &SchedulerStats::blocks_missed_rejected, StatKind::kCounter,
+     "From the first block on that failed its check while it was staged."},
+    {"blocks_missed", "late", &SchedulerStats::blocks_missed_late, StatKind::kCounter,
+     "Stored, but not staged on every rank in time."},
+    {"blocks_missed", "no_room", &SchedulerStats::blocks_missed_no_room, StatKind::kCounter,
+     "Stored, but there was no staging memory on some rank, or no place for another promise."},
+    {"blocks_missed", "rank_unavailable", &SchedulerStats::blocks_missed_rank_unavailable,
+     StatKind::kCounter,
+     "Stored, but some rank was not connected, was lost, or got no answer of the store."},
+    {"blocks_missed", "recompute_cheaper", &SchedulerStats::blocks_missed_recompute_cheaper,
+     StatKind::kCounter, "Stored, but computing them costs less than fetching them."},
+    {"blocks_missed", "below_minimum", &SchedulerStats::blocks_missed_below_minimum,
+     StatKind::kCounter, "Of hits shorter than the least that is promised."},
+    {"blocks_resident", "", &SchedulerStats::blocks_resident, StatKind::kCounter,
+     "Blocks looked up that rank 0 had in its memory."},
     {"lookups_failed", "", &SchedulerStats::lookups_failed, StatKind::kCounter,
      "Lookups ended by a store error or the deadline."},
     {"lookups_no_manifest", "", &SchedulerStats::lookups_no_manifest, StatKind::kCounter,
@@ -141,9 +189,19 @@ inline constexpr StatField<SchedulerStats> kSchedulerStats[] = {
      "Requests whose pages did not fit their prompt; they are not saved."},
     {"blocks_hot", "", &SchedulerStats::blocks_hot, StatKind::kCounter,
      "Blocks handed out to get more copies, each time."},
+    {"promises_held", "", &SchedulerStats::promises_held, StatKind::kGauge,
+     "Staged promises whose load is still to be planned."},
+    {"promises_expired", "", &SchedulerStats::promises_expired, StatKind::kCounter,
+     "Staged promises whose pages came too late: their loads fetch."},
+    {"decodes_running", "", &SchedulerStats::decodes_running, StatKind::kGauge,
+     "Requests beyond their prompt in the last step: what a fetch holds back."},
+    {"fetch_blocks_per_s", "", &SchedulerStats::fetch_blocks_per_s, StatKind::kGauge,
+     "Blocks that staging fetches in a second, as measured; 0: not known."},
 };
 inline constexpr LatencyField<SchedulerStats> kSchedulerLatencies[] = {
     {"lookup_latency", &SchedulerStats::lookup_latency, "One lookup in the store, all its calls."},
+    {"staging_latency", &SchedulerStats::staging_latency,
+     "From the order of a promise's blocks until all ranks had them, or the deadline."},
 };
 static_assert(covers_all(kSchedulerStats, kSchedulerLatencies));
 
@@ -184,6 +242,12 @@ class Scheduler {
   void set_load_budget(std::size_t blocks);
 
   SchedulerStats stats() const;
+
+  /// The request is not asked about, for a reason in the caller's words: for explain() alone.
+  void note_opted_out(RequestId id, std::string_view why);
+  /// One line for each of the last requests asked about, oldest first: what the engine had itself,
+  /// what was offered, and what ended it.
+  std::vector<std::string> explain() const;
 
  private:
   struct Impl;

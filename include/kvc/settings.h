@@ -46,8 +46,6 @@ struct SettingSpec {
   std::uint64_t maximum = 0;
   /// Of kChoice, separated by '|'.
   std::string_view choices;
-  /// Choices that are known and come with a later version, separated by '|'.
-  std::string_view later_choices;
   /// Belongs to the store's client, which defines its meaning; near misses are not ours to warn of.
   bool foreign = false;
   /// The field that sets it in the store client's own configuration file; empty: none.
@@ -90,7 +88,7 @@ class Settings {
  public:
   /// kInvalid for an unknown name in file or overrides (the message names the nearest known one),
   /// an ill-typed or out-of-range value (name, value, source, remedy), or settings that contradict
-  /// one another; kUnsupported for what a later version brings.
+  /// one another.
   static Result<Settings> parse(const SettingsInput& input);
 
   /// Of kText and kChoice. Empty: unset.

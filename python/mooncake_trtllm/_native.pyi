@@ -323,6 +323,8 @@ class Scheduler:
         max_replicas: int = 1,
         hot_at: float = 8.0,
         half_life_s: float = 600.0,
+        prefill_tokens_per_s: int = 0,
+        min_hit_blocks: int = 1,
     ) -> None: ...
     def query(
         self,
@@ -349,6 +351,12 @@ class Scheduler:
     def finished(self, request: int) -> None: ...
     def reset(self, request: int) -> None: ...
     def cancel_load(self, request: int, start_tokens: int) -> None: ...
+    def note_opted_out(self, request: int, why: str) -> None:
+        """For explain() alone: the request is not asked about."""
+
+    def explain(self) -> list[str]:
+        """A line for each of the last requests: matched, offered, and what ended it."""
+
     def stats(self) -> dict[str, int]: ...
     def latencies(self) -> dict[str, tuple[list[int], float]]: ...
     def disown(self) -> None:

@@ -81,6 +81,8 @@ class _Resources:
                     max_replicas=instance.settings.replication_max,
                     hot_at=instance.settings.replication_heat,
                     half_life_s=instance.settings.replication_half_life_s,
+                    prefill_tokens_per_s=instance.settings.prefill_tok_per_s,
+                    min_hit_blocks=instance.settings.min_hit_blocks,
                 )
             return self._core
 
@@ -103,7 +105,7 @@ class _Resources:
                 return
             self._ended = True
             if self._core is not None:
-                self._last = {**figures(self._core), "requests_tracked": 0}
+                self._last = {**figures(self._core), "requests_tracked": 0, "promises_held": 0}
             self._core = None
         exporter.remove(self._exported)
         rendezvous.remove(self._entry)
@@ -181,9 +183,16 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
         bypassed = self._resources.bypassed
         bypassed[reason] += 1
         self._forget(request)
+        self._note_opted_out(request, reason)
         if why is not None and sum(bypassed.values()) <= _LOGGED_BYPASSES:
             request_id = getattr(request, "request_id", "without id")
             log.info("request %s bypasses the store: %s", request_id, why)
+
+    def _note_opted_out(self, request: Any, reason: str) -> None:
+        core = self._resources.core()
+        if core is not None:
+            with contextlib.suppress(Bypass):  # without an id nobody can ask about it
+                core.note_opted_out(read_request_id(request), reason)
 
     def _lookup(
         self, core: _native.Scheduler, content: RequestContent, num_computed_tokens: int

@@ -32,6 +32,8 @@ class ConnectorSettings:
     staging_bytes: int
     save_queue_bytes: int
     lookup_deadline_s: float
+    prefill_tok_per_s: int
+    min_hit_blocks: int
     load_deadline_s: float
     replication_max: int
     replication_heat: int
@@ -68,6 +70,8 @@ def load_settings(overrides: Mapping[str, str] | None = None) -> ConnectorSettin
         staging_bytes=core.number("MC_STAGING_BYTES"),
         save_queue_bytes=core.number("MC_SAVE_QUEUE_BYTES"),
         lookup_deadline_s=core.seconds("MC_STAGE_DEADLINE_MS"),
+        prefill_tok_per_s=core.number("MC_PREFILL_TOK_PER_S"),
+        min_hit_blocks=core.number("MC_MIN_HIT_BLOCKS"),
         load_deadline_s=core.seconds("MC_LOAD_DEADLINE_MS"),
         replication_max=core.number("MC_REPLICATION_MAX"),
         replication_heat=core.number("MC_REPLICATION_HEAT"),

@@ -108,6 +108,7 @@ void PrefixProbe::on_shards(std::span<const Reaction> reactions) {
   for (std::size_t i = 0; i < reactions.size(); ++i) {
     if (reactions[i] == Reaction::kOk) continue;
     const std::size_t complete = shards_ + i / per_block;
+    lost_rank_ = static_cast<std::uint32_t>(i % per_block / objects_per_rank());
     return finish(complete, is_absent(reactions[i]) ? End::kShardLost : End::kStoreError);
   }
   shards_ += asked;

@@ -135,6 +135,7 @@ TEST_P(PrefixProbeOnBothKinds, B34_EndsAtTheFirstShardThatAnyRankLacks) {
       store.run(probe);
       EXPECT_EQ(probe.end(), End::kShardLost);
       EXPECT_EQ(probe.available_blocks(), hole);
+      EXPECT_EQ(probe.lost_rank(), rank);
     }
   }
 }
@@ -164,6 +165,7 @@ TEST_P(PrefixProbeOnBothKinds, EndsAtTheFirstLayerThatAnyRankLacks) {
         store.run(probe);
         EXPECT_EQ(probe.end(), End::kShardLost);
         EXPECT_EQ(probe.available_blocks(), hole);
+        EXPECT_EQ(probe.lost_rank(), rank);
       }
     }
   }
@@ -179,6 +181,7 @@ TEST(PrefixProbe, ReadyMarkerMustBeThereWhereObjectsAppearInPieces) {
     store.run(probe);
     EXPECT_EQ(probe.end(), End::kShardLost);
     EXPECT_EQ(probe.available_blocks(), 2u);
+    EXPECT_EQ(probe.lost_rank(), rank);
   }
 }
 

@@ -18,7 +18,7 @@ PrefixLookup look_up_prefix(Store& store, const Clock& clock, const ProbeOptions
     }
     probe.on_exists(store.exists(std::move(wanted), {.deadline = deadline, .hold = nullptr}));
   }
-  return {probe.available_blocks(), probe.end()};
+  return {probe.available_blocks(), probe.end(), probe.lost_rank()};
 }
 
 }  // namespace kvc

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "kvc/clock.h"
@@ -13,6 +14,7 @@ namespace kvc {
 struct PrefixLookup {
   std::size_t available_blocks = 0;
   PrefixProbe::End end = PrefixProbe::End::kPending;
+  std::uint32_t lost_rank = 0;  ///< With kShardLost.
 };
 
 /// Runs a probe to its end, or until `deadline`: then what is proven on every rank counts.

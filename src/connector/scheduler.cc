@@ -1,6 +1,7 @@
 #include "kvc/scheduler.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <exception>
 #include <limits>
@@ -8,11 +9,14 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "connector/decision_log.h"
+#include "connector/load_decision.h"
 #include "connector/prefix_lookup.h"
 #include "connector/quiet_log.h"
 #include "connector/request_tracker.h"
 #include "connector/tracked_request.h"
 #include "kvc/object_key.h"
+#include "kvc/stage_leader.h"
 #include "replication/replication_policy.h"
 
 namespace kvc {
@@ -42,7 +46,66 @@ Status check(const SchedulerOptions& options) {
   if (options.lookup_deadline <= Duration::zero()) {
     return invalid("lookup_deadline is not positive: must be above 0");
   }
+  if (options.stage_leader == nullptr) return {};
+  if (options.layers != 0) {
+    return invalid("blocks that are stored layer by layer cannot be staged: use leased promises");
+  }
+  const std::uint32_t ranks = options.stage_leader->world_size();
+  if (ranks != options.world_size && options.world_size != 1) {
+    return invalid("the stage leader has " + std::to_string(ranks) + " ranks, blocks have " +
+                   std::to_string(options.world_size) + " shards: must be as many, or 1");
+  }
   return {};
+}
+
+/// The counter of each reason to miss; null where nothing can be missed for it.
+constexpr auto kMissCounters = [] {
+  std::array<std::uint64_t SchedulerStats::*, kPrefixEnds> counters{};
+  const auto of = [&](PrefixEnd end) -> auto& { return counters[static_cast<std::size_t>(end)]; };
+  of(PrefixEnd::kNoManifest) = &SchedulerStats::blocks_missed_no_manifest;
+  of(PrefixEnd::kShardLost) = &SchedulerStats::blocks_missed_shard_lost;
+  of(PrefixEnd::kStoreFailed) = &SchedulerStats::blocks_missed_store_failed;
+  of(PrefixEnd::kOverBudget) = &SchedulerStats::blocks_missed_over_budget;
+  of(PrefixEnd::kUnaligned) = &SchedulerStats::blocks_missed_unaligned;
+  of(PrefixEnd::kUntracked) = &SchedulerStats::blocks_missed_untracked;
+  of(PrefixEnd::kRejected) = &SchedulerStats::blocks_missed_rejected;
+  of(PrefixEnd::kLate) = &SchedulerStats::blocks_missed_late;
+  of(PrefixEnd::kNoRoom) = &SchedulerStats::blocks_missed_no_room;
+  of(PrefixEnd::kUnavailable) = &SchedulerStats::blocks_missed_rank_unavailable;
+  of(PrefixEnd::kRecomputeCheaper) = &SchedulerStats::blocks_missed_recompute_cheaper;
+  of(PrefixEnd::kBelowMinimum) = &SchedulerStats::blocks_missed_below_minimum;
+  return counters;
+}();
+
+PrefixEnd end_of(PrefixProbe::End end) {
+  switch (end) {
+    case PrefixProbe::End::kNoManifest:
+      return PrefixEnd::kNoManifest;
+    case PrefixProbe::End::kShardLost:
+      return PrefixEnd::kShardLost;
+    case PrefixProbe::End::kPending:
+    case PrefixProbe::End::kAll:
+    case PrefixProbe::End::kStoreError:
+      break;
+  }
+  return PrefixEnd::kStoreFailed;
+}
+
+PrefixEnd end_of(StageEnd end) {
+  switch (end) {
+    case StageEnd::kMissing:
+      return PrefixEnd::kShardLost;
+    case StageEnd::kRejected:
+      return PrefixEnd::kRejected;
+    case StageEnd::kNoRoom:
+      return PrefixEnd::kNoRoom;
+    case StageEnd::kLate:
+      return PrefixEnd::kLate;
+    case StageEnd::kAll:
+    case StageEnd::kUnavailable:
+      break;
+  }
+  return PrefixEnd::kUnavailable;
 }
 
 }  // namespace
@@ -57,29 +120,45 @@ struct Scheduler::Impl {
         store(std::move(on)),
         clock(std::move(time)),
         logger(std::move(log)),
+        leader(options.stage_leader.get()),
         tracker(options.max_tracked_requests),
-        replication(options.replication, store->capabilities().max_replicas) {}
+        replication(options.replication, store->capabilities().max_replicas),
+        decisions(options.explained_requests) {}
 
   Result<Offer> query(RequestId id, const RequestContent& content, std::size_t computed_tokens);
-  Promise look_up(const BlockChain& chain, const TrackedRequest::Identity& identity);
-  /// The promise of an earlier, still unused query that asked the same a short while ago.
+  Promise look_up(const BlockChain& chain, const TrackedRequest::Identity& identity,
+                  Decision* decision) KVC_EXCLUDES(mutex);
+  /// Cuts what is offered of `blocks` to what is in rank 0's memory or, after that, in the store.
+  void probe(std::span<const BlockHash> blocks, Deadline deadline, Decision* decision)
+      KVC_EXCLUDES(mutex);
+  /// Cuts it to what is worth its load.
+  void decide(Decision* decision, Instant now) KVC_EXCLUDES(mutex);
+  /// Cuts it to what all ranks have staged of `blocks` in time; the hold of that.
+  HoldId stage(std::span<const BlockHash> blocks, Deadline deadline, Decision* decision)
+      KVC_EXCLUDES(mutex);
+  /// The promise of an earlier, still unused query that asked the same: of a short while ago, or
+  /// held since. Its hold is the caller's from here on.
   Promise earlier_promise(RequestId id, const BlockChain& chain,
-                          const TrackedRequest::Identity& identity) KVC_EXCLUDES(mutex);
+                          const TrackedRequest::Identity& identity, Decision* decision)
+      KVC_EXCLUDES(mutex);
   /// What is left of the step's time for lookups.
   Deadline lookup_deadline(Instant now) KVC_EXCLUDES(mutex);
-  /// The leading blocks of `available` that the step's loads have room for.
-  std::size_t within_budget(std::size_t available) KVC_REQUIRES(mutex);
-  bool track(RequestId id, TrackedRequest request, std::size_t offered_blocks) KVC_EXCLUDES(mutex);
+  /// The blocks that the step's loads have room for.
+  std::size_t load_room() KVC_EXCLUDES(mutex);
+  void track(RequestId id, TrackedRequest request, Decision* decision) KVC_EXCLUDES(mutex);
   void forget(RequestId id) KVC_EXCLUDES(mutex);
   void drop(RequestId id) KVC_REQUIRES(mutex);
   void begin_step() KVC_REQUIRES(mutex);
-  void count_lookup(std::size_t wanted, const PrefixLookup& found, Duration took)
-      KVC_EXCLUDES(mutex);
+  /// Lets go what the request cannot need any more of its hold.
+  void trim_hold(TrackedRequest& request) KVC_REQUIRES(mutex);
+  void count_lookup(const PrefixLookup& found, Duration took) KVC_EXCLUDES(mutex);
+  void count(const Decision& decision) KVC_REQUIRES(mutex);
 
   bool allocated(RequestId id, std::span<const SlotIndex> slots) KVC_EXCLUDES(mutex);
   void plan_loads(std::span<const StepRequest> batch, StepPlan* plan) KVC_REQUIRES(mutex);
   void plan_saves(std::span<const StepRequest> batch, StepPlan* plan) KVC_REQUIRES(mutex);
   void plan_copies(StepPlan* plan) KVC_REQUIRES(mutex);
+  void plan_holds(StepPlan* plan) KVC_REQUIRES(mutex);
 
   const SchedulerOptions options;
   const BlockHashOptions hashing;
@@ -88,11 +167,16 @@ struct Scheduler::Impl {
   const std::shared_ptr<Store> store;
   const std::shared_ptr<const Clock> clock;
   const std::shared_ptr<Logger> logger;
+  StageLeader* const leader;  // Null: promises are leased.
 
   mutable Mutex mutex;
   RequestTracker tracker KVC_GUARDED_BY(mutex);
   ReplicationPolicy replication KVC_GUARDED_BY(mutex);
+  DecisionLog decisions KVC_GUARDED_BY(mutex);
+  FetchSpeed fetch_speed KVC_GUARDED_BY(mutex);
+  std::size_t running_decodes KVC_GUARDED_BY(mutex) = 0;
   std::vector<RequestId> owing_loads KVC_GUARDED_BY(mutex);  // In the order of allocation.
+  std::vector<HoldId> loaded_holds KVC_GUARDED_BY(mutex);    // Of the loads of the plan being made.
   std::uint64_t plans KVC_GUARDED_BY(mutex) = 0;
   std::size_t load_budget KVC_GUARDED_BY(mutex) = std::numeric_limits<std::size_t>::max();
   // Since the last plan.
@@ -123,46 +207,106 @@ Result<Offer> Scheduler::Impl::query(RequestId id, const RequestContent& content
   }
   TrackedRequest::Identity identity{content.scope, content.media, content.prompt_tokens,
                                     computed_tokens};
-  Promise promise = earlier_promise(id, *chain, identity);
-  if (promise.blocks.empty()) promise = look_up(*chain, identity);
+  Decision decision{.request = id, .matched = computed_tokens / options.tokens_per_block};
+  Promise promise = earlier_promise(id, *chain, identity, &decision);
+  if (promise.blocks.empty()) promise = look_up(*chain, identity, &decision);
   TrackedRequest request(hashing, std::move(chain).value(), std::move(identity));
   request.set_promise(promise);
-  const std::size_t blocks = promise.blocks.size();
-  if (!track(id, std::move(request), blocks)) return Offer{};
-  return Offer{blocks, blocks * options.tokens_per_block};
+  track(id, std::move(request), &decision);
+  return Offer{decision.offered, decision.offered * options.tokens_per_block};
 }
 
-Promise Scheduler::Impl::look_up(const BlockChain& chain,
-                                 const TrackedRequest::Identity& identity) {
+Promise Scheduler::Impl::look_up(const BlockChain& chain, const TrackedRequest::Identity& identity,
+                                 Decision* decision) {
   const std::size_t block_tokens = options.tokens_per_block;
   const std::size_t first =
       identity.computed_tokens / block_tokens + (identity.computed_tokens % block_tokens != 0);
   // At least one token of the prompt is left to compute.
   const std::size_t end =
       identity.prompt_tokens == 0 ? 0 : (identity.prompt_tokens - 1) / block_tokens;
-  const std::size_t wanted = end - std::min(first, end);
+  decision->want(end - std::min(first, end));
   if (identity.computed_tokens % block_tokens != 0) {
+    decision->cut(0, PrefixEnd::kUnaligned);
     const MutexLock lock(mutex);
     ++stats.lookups_unaligned;
-    stats.blocks_looked_up += wanted;
-    stats.blocks_missed_unaligned += wanted;
     return {};
   }
-  if (wanted == 0) return {};
+  if (decision->wanted == 0) return {};
+  const std::span<const BlockHash> blocks = chain.blocks().subspan(first, decision->wanted);
   const Instant asked_at = clock->now();
   const Deadline deadline = lookup_deadline(asked_at);
-  const ProbeOptions probing{.world_size = options.world_size,
-                             .atomic_publish = store->capabilities().atomic_publish,
-                             .layers = options.layers};
-  const PrefixLookup found = look_up_prefix(*store, *clock, probing, keys,
-                                            chain.blocks().subspan(first, wanted), deadline);
+  probe(blocks, deadline, decision);
+  decide(decision, asked_at);
+  HoldId hold = 0;
+  if (leader != nullptr) {
+    hold = stage(blocks.first(decision->offered), deadline, decision);
+  } else {
+    decision->cut(load_room(), PrefixEnd::kOverBudget);
+  }
   const Instant answered_at = clock->now();
-  count_lookup(wanted, found, answered_at - asked_at);
   const MutexLock lock(mutex);
   step_lookup_time += answered_at - asked_at;
   // One without time asks nothing, and must not put off the next step.
   if (deadline.at > asked_at) last_lookup = answered_at;
-  return {.blocks = {first, first + within_budget(found.available_blocks)}, .probed_at = asked_at};
+  return {.blocks = {first, first + decision->offered}, .probed_at = asked_at, .hold = hold};
+}
+
+void Scheduler::Impl::probe(std::span<const BlockHash> blocks, Deadline deadline,
+                            Decision* decision) {
+  if (leader != nullptr && options.resident_prefix) {
+    decision->resident = std::min(options.resident_prefix(blocks), blocks.size());
+    if (decision->resident == blocks.size()) return;
+  }
+  const ProbeOptions probing{.world_size = options.world_size,
+                             .atomic_publish = store->capabilities().atomic_publish,
+                             .layers = options.layers};
+  const Instant asked_at = clock->now();
+  const PrefixLookup found =
+      look_up_prefix(*store, *clock, probing, keys, blocks.subspan(decision->resident), deadline);
+  count_lookup(found, clock->now() - asked_at);
+  decision->cut(decision->resident + found.available_blocks, end_of(found.end), found.lost_rank);
+}
+
+void Scheduler::Impl::decide(Decision* decision, Instant now) {
+  {
+    const MutexLock lock(mutex);
+    decision->blocks_per_second = fetch_speed.blocks_per_second(now);
+    decision->running_decodes = running_decodes;
+  }
+  decision->prefill_tokens_per_s = static_cast<double>(options.prefill_tokens_per_s);
+  if (decision->offered == 0) return;
+  const LoadDecision chosen = decide_load({.resident = decision->resident,
+                                           .to_fetch = decision->offered - decision->resident,
+                                           .blocks_per_second = decision->blocks_per_second,
+                                           .prefill_tokens_per_s = decision->prefill_tokens_per_s,
+                                           .tokens_per_block = options.tokens_per_block,
+                                           .running_decodes = decision->running_decodes,
+                                           .min_blocks = options.min_hit_blocks});
+  decision->cut(chosen.blocks, chosen.reason == LoadReason::kBelowMinimum
+                                   ? PrefixEnd::kBelowMinimum
+                                   : PrefixEnd::kRecomputeCheaper);
+}
+
+HoldId Scheduler::Impl::stage(std::span<const BlockHash> blocks, Deadline deadline,
+                              Decision* decision) {
+  if (blocks.empty()) return 0;
+  const Instant ordered_at = clock->now();
+  const StagedBlocks staged = leader->stage(blocks, deadline);
+  const Instant staged_at = clock->now();
+  {
+    const MutexLock lock(mutex);
+    stats.staging_latency.add(staged_at - ordered_at);
+    const bool moved_what_it_could = staged.end == StageEnd::kAll || staged.end == StageEnd::kLate;
+    if (moved_what_it_could && blocks.size() > decision->resident) {
+      const std::size_t all = std::max<std::size_t>(staged.blocks, decision->resident);
+      fetch_speed.fetched(all - decision->resident, staged_at - ordered_at, staged_at);
+    }
+  }
+  decision->cut(staged.blocks, end_of(staged.end), staged.rank);
+  if (staged.blocks >= options.min_hit_blocks || staged.hold == 0) return staged.hold;
+  decision->cut(0, PrefixEnd::kBelowMinimum);
+  leader->release(staged.hold, 0);
+  return 0;
 }
 
 Deadline Scheduler::Impl::lookup_deadline(Instant now) {
@@ -171,12 +315,9 @@ Deadline Scheduler::Impl::lookup_deadline(Instant now) {
   return {now + std::max(options.lookup_deadline - step_lookup_time, Duration::zero())};
 }
 
-std::size_t Scheduler::Impl::within_budget(std::size_t available) {
-  const std::size_t room = load_budget - std::min(load_budget, step_promised);
-  if (available <= room) return available;
-  ++stats.lookups_over_budget;
-  stats.blocks_missed_over_budget += available - room;
-  return room;
+std::size_t Scheduler::Impl::load_room() {
+  const MutexLock lock(mutex);
+  return load_budget - std::min(load_budget, step_promised);
 }
 
 void Scheduler::Impl::begin_step() {
@@ -184,23 +325,18 @@ void Scheduler::Impl::begin_step() {
   step_promised = 0;
 }
 
-void Scheduler::Impl::count_lookup(std::size_t wanted, const PrefixLookup& found, Duration took) {
+void Scheduler::Impl::count_lookup(const PrefixLookup& found, Duration took) {
   const bool failed = found.end == PrefixProbe::End::kStoreError;
-  const std::size_t missed = wanted - found.available_blocks;
   bool changed = false;
   {
     const MutexLock lock(mutex);
     stats.lookup_latency.add(took);
-    stats.blocks_looked_up += wanted;
     if (failed) {
       ++stats.lookups_failed;
-      stats.blocks_missed_store_failed += missed;
     } else if (found.end == PrefixProbe::End::kNoManifest) {
       ++stats.lookups_no_manifest;
-      stats.blocks_missed_no_manifest += missed;
     } else if (found.end == PrefixProbe::End::kShardLost) {
       ++stats.lookups_shard_lost;
-      stats.blocks_missed_shard_lost += missed;
     }
     changed = failed != store_failing;
     store_failing = failed;
@@ -214,35 +350,62 @@ void Scheduler::Impl::count_lookup(std::size_t wanted, const PrefixLookup& found
   }
 }
 
+void Scheduler::Impl::count(const Decision& decision) {
+  stats.blocks_looked_up += decision.wanted;
+  stats.blocks_offered += decision.offered;
+  stats.blocks_resident += decision.resident;
+  for (std::size_t end = 0; end < kPrefixEnds; ++end) {
+    if (kMissCounters[end] != nullptr) stats.*kMissCounters[end] += decision.missed[end];
+  }
+  const auto over_budget = static_cast<std::size_t>(PrefixEnd::kOverBudget);
+  if (decision.missed[over_budget] > 0) ++stats.lookups_over_budget;
+}
+
 Promise Scheduler::Impl::earlier_promise(RequestId id, const BlockChain& chain,
-                                         const TrackedRequest::Identity& identity) {
+                                         const TrackedRequest::Identity& identity,
+                                         Decision* decision) {
   const Duration fresh_for = store->capabilities().lease / kLeaseShare;
   const Instant now = clock->now();
   const MutexLock lock(mutex);
-  const TrackedRequest* earlier = tracker.find(id);
-  if (earlier == nullptr || now - earlier->promise().probed_at >= fresh_for) return {};
+  TrackedRequest* earlier = tracker.find(id);
+  if (earlier == nullptr || earlier->promise().blocks.empty()) return {};
+  const Promise promise = earlier->promise();
+  if (leader == nullptr && now - promise.probed_at >= fresh_for) return {};
   if (!earlier->is_same_question(chain, identity)) return {};
-  stats.blocks_looked_up += earlier->promise().blocks.size();
-  return earlier->promise();
+  if (leader != nullptr && (promise.hold == 0 || !leader->renew(promise.hold))) return {};
+  earlier->forget_hold();
+  decision->repeated = true;
+  decision->want(promise.blocks.size());
+  return promise;
 }
 
-bool Scheduler::Impl::track(RequestId id, TrackedRequest request, std::size_t offered_blocks) {
+void Scheduler::Impl::track(RequestId id, TrackedRequest request, Decision* decision) {
+  const HoldId hold = request.hold();
   const MutexLock lock(mutex);
   drop(id);
   if (!tracker.insert(id, std::move(request), plans)) {
-    stats.blocks_missed_untracked += offered_blocks;
-    return false;
+    decision->cut(0, PrefixEnd::kUntracked);
+    if (hold != 0) leader->release(hold, 0);
   }
-  stats.blocks_offered += offered_blocks;
-  step_promised += offered_blocks;
-  return true;
+  step_promised += decision->offered;
+  count(*decision);
+  decisions.add(*decision);
 }
 
 void Scheduler::Impl::drop(RequestId id) {
   const TrackedRequest* request = tracker.find(id);
   if (request == nullptr) return;
   if (request->owes_loads()) std::erase(owing_loads, id);
+  const HoldId hold = request->hold();
   tracker.erase(id);
+  if (hold != 0) leader->release(hold, 0);
+}
+
+void Scheduler::Impl::trim_hold(TrackedRequest& request) {
+  if (request.hold() == 0) return;
+  const std::size_t needed = request.needed_blocks();
+  leader->release(request.hold(), static_cast<std::uint32_t>(needed));
+  if (needed == 0) request.forget_hold();
 }
 
 void Scheduler::Impl::forget(RequestId id) {
@@ -270,11 +433,18 @@ bool Scheduler::Impl::allocated(RequestId id, std::span<const SlotIndex> slots) 
                     "per block");
   }
   if (!request->owes_loads()) std::erase(owing_loads, id);
+  if (request->hold() != 0 && !leader->allocated(request->hold())) {
+    // Its pages count as computed: the load has to fetch what is staged no more.
+    ++stats.promises_expired;
+    request->forget_hold();
+  }
+  trim_hold(*request);
   return true;
 }
 
 void Scheduler::Impl::plan_loads(std::span<const StepRequest> batch, StepPlan* plan) {
   plan->loads_in_batch = true;
+  loaded_holds.reserve(owing_loads.size());
   for (const RequestId id : owing_loads) {
     TrackedRequest* request = tracker.find(id);
     if (request == nullptr) continue;
@@ -283,13 +453,21 @@ void Scheduler::Impl::plan_loads(std::span<const StepRequest> batch, StepPlan* p
     });
     plan->loads_in_batch = plan->loads_in_batch && in_batch;
     request->take_loads(id, &plan->loads);
+    if (request->hold() != 0) loaded_holds.push_back(request->hold());
+    request->forget_hold();
   }
   owing_loads.clear();
 }
 
 void Scheduler::Impl::plan_saves(std::span<const StepRequest> batch, StepPlan* plan) {
+  running_decodes = 0;
   for (const StepRequest& step : batch) {
-    if (TrackedRequest* request = tracker.find(step.id)) request->report(step, &plan->saves);
+    TrackedRequest* request = tracker.find(step.id);
+    // One that is not known is taken for a decode if its pass is as short as one.
+    const bool is_decoding = request != nullptr ? request->is_decoding(step)
+                                                : !step.is_new && step.scheduled_tokens == 1;
+    if (is_decoding) ++running_decodes;
+    if (request != nullptr) request->report(step, &plan->saves);
   }
 }
 
@@ -297,6 +475,12 @@ void Scheduler::Impl::plan_copies(StepPlan* plan) {
   if (!replication.enabled()) return;
   plan->hot = replication.choose(plan->loads, plan->saves, clock->now());
   stats.blocks_hot += plan->hot.size();
+}
+
+/// Whatever became of the rest of the plan: ranks must hear of the ends of holds.
+void Scheduler::Impl::plan_holds(StepPlan* plan) {
+  if (leader != nullptr) leader->plan(loaded_holds, plan);
+  loaded_holds.clear();
 }
 
 Scheduler::Scheduler(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -357,6 +541,11 @@ StepPlan Scheduler::plan_step(std::span<const StepRequest> batch) {
       if (TrackedRequest* request = impl_->tracker.find(step.id)) request->never_save();
     }
   }
+  try {
+    impl_->plan_holds(&plan);
+  } catch (const std::exception& error) {
+    log_quietly(*impl_->logger, LogLevel::kError, error.what());
+  }
   return plan;
 }
 
@@ -370,6 +559,7 @@ void Scheduler::cancel_load(RequestId id, std::size_t start_tokens) {
   if (request == nullptr) return;
   request->cancel_from(start_tokens);
   if (!request->owes_loads()) std::erase(impl_->owing_loads, id);
+  impl_->trim_hold(*request);
 }
 
 void Scheduler::set_load_budget(std::size_t blocks) {
@@ -382,7 +572,30 @@ SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = impl_->stats;
   stats.requests_tracked = impl_->tracker.size();
   stats.requests_forgotten = impl_->tracker.forgotten();
+  stats.decodes_running = impl_->running_decodes;
+  if (impl_->leader == nullptr) return stats;
+  stats.promises_held = impl_->leader->holds();
+  stats.fetch_blocks_per_s =
+      static_cast<std::uint64_t>(impl_->fetch_speed.blocks_per_second(impl_->clock->now()));
   return stats;
+}
+
+void Scheduler::note_opted_out(RequestId id, std::string_view why) {
+  Decision decision{.request = id, .end = PrefixEnd::kOptedOut, .why = std::string(why)};
+  const MutexLock lock(impl_->mutex);
+  impl_->decisions.add(std::move(decision));
+}
+
+std::vector<std::string> Scheduler::explain() const {
+  std::vector<Decision> entries;
+  {
+    const MutexLock lock(impl_->mutex);
+    entries = impl_->decisions.entries();
+  }
+  std::vector<std::string> lines;
+  lines.reserve(entries.size());
+  for (const Decision& entry : entries) lines.push_back(to_line(entry));
+  return lines;
 }
 
 }  // namespace kvc

@@ -1,14 +1,16 @@
-// magic and version (4) | keyspace (16) | flags (1) | loads | saves | hot | XXH3-64 of all before
-// (8)
+// magic and version (4) | keyspace (16) | flags (1) | loads | saves | hot | released | done holds |
+// rendezvous | XXH3-64 of all before (8)
 //
 // Numbers are little-endian base-128 varints in their shortest form. A list is its length and the
 // tasks; a task is request and slot as signed differences to the task before, and the block's hash.
 // Requests come in runs and slots often too, so that a task mostly costs two bytes over its hash.
+// Holds are written as differences too.
 #include "kvc/step_plan.h"
 
 #include <xxhash.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/bytes.h"
 #include "kvc/replication.h"
@@ -16,10 +18,12 @@
 namespace kvc {
 namespace {
 
-constexpr std::uint32_t kMagicAndVersion = 0x0250564bu;  // "KVP", 2
+constexpr std::uint32_t kMagicAndVersion = 0x0350564bu;  // "KVP", 3
 constexpr std::size_t kChecksumBytes = 8;
 constexpr std::size_t kTaskBytesMin = 1 + 1 + sizeof(BlockHash);
 constexpr std::size_t kHotBytesMin = 1 + sizeof(BlockHash);
+constexpr std::size_t kReleaseBytesMin = 1 + 1;
+constexpr std::size_t kHoldBytesMin = 1;
 constexpr unsigned kVarintBytesMax = 10;
 constexpr std::uint8_t kLoadsInBatch = 1;
 constexpr std::uint8_t kLoadsLost = 2;
@@ -121,6 +125,67 @@ bool read_hot(ByteReader& in, std::vector<HotBlock>* hot) {
   return true;
 }
 
+void write_releases(ByteWriter& out, const std::vector<HoldRelease>& releases) {
+  write_varint(out, releases.size());
+  HoldId hold = 0;
+  for (const HoldRelease& release : releases) {
+    write_varint(out, zigzag(release.hold - hold));
+    write_varint(out, release.from_block);
+    hold = release.hold;
+  }
+}
+
+bool read_releases(ByteReader& in, std::vector<HoldRelease>* releases) {
+  std::uint64_t count = 0;
+  if (!read_varint(in, &count) || count > in.remaining() / kReleaseBytesMin) return false;
+  releases->reserve(static_cast<std::size_t>(count));
+  HoldId hold = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::uint64_t step = 0;
+    std::uint64_t from_block = 0;
+    if (!read_varint(in, &step) || !read_varint(in, &from_block)) return false;
+    if (from_block > std::numeric_limits<std::uint32_t>::max()) return false;
+    hold += unzigzag(step);
+    releases->push_back({hold, static_cast<std::uint32_t>(from_block)});
+  }
+  return true;
+}
+
+void write_holds(ByteWriter& out, const std::vector<HoldId>& holds) {
+  write_varint(out, holds.size());
+  HoldId before = 0;
+  for (const HoldId hold : holds) {
+    write_varint(out, zigzag(hold - before));
+    before = hold;
+  }
+}
+
+bool read_holds(ByteReader& in, std::vector<HoldId>* holds) {
+  std::uint64_t count = 0;
+  if (!read_varint(in, &count) || count > in.remaining() / kHoldBytesMin) return false;
+  holds->reserve(static_cast<std::size_t>(count));
+  HoldId hold = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::uint64_t step = 0;
+    if (!read_varint(in, &step)) return false;
+    hold += unzigzag(step);
+    holds->push_back(hold);
+  }
+  return true;
+}
+
+void write_text(ByteWriter& out, std::string_view text) {
+  write_varint(out, text.size());
+  out.raw(as_bytes(text));
+}
+
+bool read_text(ByteReader& in, std::string* text) {
+  std::uint64_t size = 0;
+  if (!read_varint(in, &size) || size > in.remaining()) return false;
+  *text = as_text(in.raw(static_cast<std::size_t>(size)));
+  return in.ok();
+}
+
 Status malformed(std::size_t size) {
   return invalid("step plan of " + std::to_string(size) +
                  " bytes is malformed: it was cut off or altered on its way");
@@ -131,7 +196,9 @@ Status malformed(std::size_t size) {
 std::string encode_step_plan(const StepPlan& plan) {
   std::vector<std::byte> bytes;
   bytes.reserve(64 + (plan.loads.size() + plan.saves.size()) * (kTaskBytesMin + 4) +
-                plan.hot.size() * (kHotBytesMin + 1));
+                plan.hot.size() * (kHotBytesMin + 1) +
+                (plan.released.size() + plan.done_holds.size()) * (kReleaseBytesMin + 1) +
+                plan.rendezvous.size());
   ByteWriter out(&bytes);
   out.u32(kMagicAndVersion);
   out.raw(plan.keyspace);
@@ -140,6 +207,9 @@ std::string encode_step_plan(const StepPlan& plan) {
   write_tasks(out, plan.loads);
   write_tasks(out, plan.saves);
   write_hot(out, plan.hot);
+  write_releases(out, plan.released);
+  write_holds(out, plan.done_holds);
+  write_text(out, plan.rendezvous);
   out.u64(checksum_of(bytes));
   return std::string(as_text(bytes));
 }
@@ -162,7 +232,9 @@ Result<StepPlan> decode_step_plan(std::span<const std::byte> bytes) {
   std::copy(keyspace.begin(), keyspace.end(), plan.keyspace.begin());
   const std::uint8_t flags = in.u8();
   if ((flags & ~(kLoadsInBatch | kLoadsLost)) != 0 || !read_tasks(in, &plan.loads) ||
-      !read_tasks(in, &plan.saves) || !read_hot(in, &plan.hot) || !in.done()) {
+      !read_tasks(in, &plan.saves) || !read_hot(in, &plan.hot) ||
+      !read_releases(in, &plan.released) || !read_holds(in, &plan.done_holds) ||
+      !read_text(in, &plan.rendezvous) || !in.done()) {
     return malformed(bytes.size());
   }
   plan.loads_in_batch = (flags & kLoadsInBatch) != 0;

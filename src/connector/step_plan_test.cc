@@ -42,6 +42,15 @@ StepPlan random_plan(Random& random, std::size_t tasks_max) {
     random.fill(hot.block.bytes);
     hot.replicas = 2 + static_cast<std::uint32_t>(random.below(kReplicasMax - 1));
   }
+  plan.released.resize(random.below(tasks_max + 1));
+  for (HoldRelease& release : plan.released) {
+    release.hold = random.next() >> random.below(64);
+    release.from_block = static_cast<std::uint32_t>(random.next() >> random.below(64));
+  }
+  plan.done_holds.resize(random.below(tasks_max + 1));
+  for (HoldId& hold : plan.done_holds) hold = random.next() >> random.below(64);
+  plan.rendezvous.resize(random.below(3 * tasks_max + 1));
+  random.fill(std::as_writable_bytes(std::span<char>(plan.rendezvous)));
   return plan;
 }
 
@@ -153,6 +162,27 @@ TEST(StepPlan, RefusesNumbersOfCopiesThatNobodyCanWant) {
   }
 }
 
+TEST(StepPlan, HoldsCostLittle) {
+  StepPlan plan;
+  for (HoldId hold = 1; hold <= 1000; ++hold) {
+    plan.released.push_back({(HoldId{1} << 40) + hold, 3});
+    plan.done_holds.push_back((HoldId{1} << 40) + hold);
+  }
+  EXPECT_LE(encode_step_plan(plan).size(), 64u + 3 * 1000);
+}
+
+TEST(StepPlan, RefusesAReleaseFromABlockThatNoOrderHas) {
+  const std::string body = body_of(encode_step_plan(StepPlan{}));
+  const auto with_release = [&](const std::string& from_block) {
+    std::string bytes = body.substr(0, 24) + '\x01' + '\x02' + from_block + std::string(2, '\0');
+    return decode_step_plan(as_bytes(sealed(bytes)));
+  };
+  const Result<StepPlan> largest = with_release("\xff\xff\xff\xff\x0f");
+  ASSERT_TRUE(largest.ok());
+  EXPECT_EQ(largest->released, (std::vector<HoldRelease>{{1, 0xffffffffu}}));
+  EXPECT_FALSE(with_release("\x80\x80\x80\x80\x10").ok());
+}
+
 TEST(StepPlan, SurvivesRandomBytes) {
   Random random(testlib::test_seed(6));
   const std::string head = encode_step_plan(StepPlan{}).substr(0, 4);
@@ -169,12 +199,15 @@ TEST(StepPlan, SurvivesRandomBytes) {
 
 TEST(StepPlan, ForgedCountReservesNothing) {
   std::string body = body_of(encode_step_plan(StepPlan{}));
-  ASSERT_EQ(body.size(), 4u + 16u + 4u);
+  ASSERT_EQ(body.size(), 4u + 16u + 7u);
   body.resize(21);                          // Magic, keyspace, step 0.
   body += std::string(9, '\xff') + '\x01';  // 2^64 - 1 loads
   EXPECT_FALSE(decode_step_plan(as_bytes(sealed(body))).ok());
-  body.replace(21, 10, std::string(2, '\0') + std::string(9, '\xff') + '\x01');  // hot blocks
-  EXPECT_FALSE(decode_step_plan(as_bytes(sealed(body))).ok());
+  // Saves, hot blocks, released and done holds, and the rendezvous.
+  for (int empty_lists = 1; empty_lists <= 5; ++empty_lists) {
+    body.insert(21, 1, '\0');
+    EXPECT_FALSE(decode_step_plan(as_bytes(sealed(body))).ok());
+  }
 }
 
 }  // namespace

@@ -15,6 +15,17 @@ void TrackedRequest::set_promise(const Promise& promise) {
   promised_ = promise.blocks;
   promised_tokens_ = promise.blocks.size() * hashing_->tokens_per_block;
   probed_at_ = promise.probed_at;
+  hold_ = promise.hold;
+}
+
+std::size_t TrackedRequest::needed_blocks() const {
+  if (!allocated_) return promised_.size();
+  return owes_loads_ ? loaded_.size() : 0;
+}
+
+bool TrackedRequest::is_decoding(const StepRequest& step) const {
+  return !step.is_new && step.scheduled_tokens > 0 &&
+         step.computed_tokens >= identity_.prompt_tokens;
 }
 
 bool TrackedRequest::is_same_question(const BlockChain& other, const Identity& identity) const {

@@ -10,6 +10,7 @@
 #include "kvc/block_hash.h"
 #include "kvc/clock.h"
 #include "kvc/scheduler.h"
+#include "kvc/stage.h"
 #include "kvc/step_plan.h"
 
 namespace kvc {
@@ -27,6 +28,7 @@ struct BlockRange {
 struct Promise {
   BlockRange blocks;
   Instant probed_at{};  ///< When the store was asked; its lease counts from here.
+  HoldId hold = 0;      ///< Keeps these blocks staged on every rank. 0: they are not staged.
 };
 
 /// Not thread-safe.
@@ -44,7 +46,12 @@ class TrackedRequest {
 
   /// REQUIRES: no allocation was told yet.
   void set_promise(const Promise& promise);
-  Promise promise() const { return {promised_, probed_at_}; }
+  Promise promise() const { return {promised_, probed_at_, hold_}; }
+  HoldId hold() const { return hold_; }
+  /// The hold is over, or belongs to someone else.
+  void forget_hold() { hold_ = 0; }
+  /// Leading blocks of the promise that may still have to be loaded.
+  std::size_t needed_blocks() const;
   /// Whether a query for `other` would be the same question, asked before its answer was used.
   bool is_same_question(const BlockChain& other, const Identity& identity) const;
 
@@ -61,6 +68,8 @@ class TrackedRequest {
   /// Appends the promised loads, once per allocation.
   void take_loads(RequestId id, std::vector<PageTask>* loads);
   void cancel_from(std::size_t start_tokens);
+  /// Whether a step computes beyond the prompt.
+  bool is_decoding(const StepRequest& step) const;
 
   /// Takes in the report of one step and appends the blocks that its pass completes.
   void report(const StepRequest& step, std::vector<PageTask>* saves);
@@ -85,6 +94,7 @@ class TrackedRequest {
   std::size_t promised_tokens_ = 0;
   BlockRange loaded_;  // Handed out as loads for this allocation.
   Instant probed_at_{};
+  HoldId hold_ = 0;
   std::size_t next_save_ = 0;  // Blocks before it are decided.
   bool owes_loads_ = false;
   bool allocated_ = false;

@@ -24,12 +24,10 @@ constexpr SettingSpec text(std::string_view name, std::string_view default_value
 }
 
 constexpr SettingSpec choice(std::string_view name, std::string_view default_value,
-                             std::string_view choices, std::string_view later,
-                             std::string_view doc) {
+                             std::string_view choices, std::string_view doc) {
   SettingSpec spec = text(name, default_value, doc);
   spec.type = SettingType::kChoice;
   spec.choices = choices;
-  spec.later_choices = later;
   return spec;
 }
 
@@ -54,12 +52,14 @@ constexpr SettingSpec foreign(SettingSpec spec, std::string_view store_file_fiel
 }
 
 constexpr auto kOurs = std::to_array<SettingSpec>({
-    choice("MC_BACKEND", "", "memory|file|mooncake", "",
+    choice("MC_BACKEND", "", "memory|file|mooncake",
            "Where blocks are: in this process, in a folder that this host shares, in Mooncake. "
            "Unset: mooncake if MOONCAKE_MASTER or MOONCAKE_CONFIG_PATH is set, else file."),
-    choice("MC_PROMISE", "leased", "leased", "staged",
-           "When blocks are fetched. leased: probe, promise, load; an error if a promised block is "
-           "gone by then."),
+    choice(
+        "MC_PROMISE", "leased", "leased|staged",
+        "When blocks are fetched. staged: before they are promised, by every rank, and verified; "
+        "a load then depends on no store. leased: probe, promise, load; an error if a promised "
+        "block is gone by then; always so with MC_LAYER_GRANULARITY."),
     number("MC_LAYER_GRANULARITY", SettingType::kBoolean, "0", {0, 1},
            "1: each layer of a block is an object of its own, so that a pass can begin while later "
            "layers load. Needs num_hidden_layers in config.json; equal for all who share blocks."),
@@ -77,7 +77,14 @@ constexpr auto kOurs = std::to_array<SettingSpec>({
     number("MC_STAGING_BYTES", SettingType::kBytes, "256MB", {4096, kTiB},
            "Host memory through which blocks pass, registered with the store."),
     number("MC_STAGE_DEADLINE_MS", SettingType::kMilliseconds, "1000", {1, kMinuteMs},
-           "Time that the queries of one scheduler step may spend on the store, all together."),
+           "Time that the queries of one scheduler step may spend on the store, all together, with "
+           "what is staged for them."),
+    number("MC_PREFILL_TOK_PER_S", SettingType::kInteger, "0", {0, 1000000000},
+           "Prompt tokens that the engine computes in a second. Blocks that would take longer to "
+           "fetch, counting what waits for it, are computed instead. 0: whatever is stored is "
+           "fetched."),
+    number("MC_MIN_HIT_BLOCKS", SettingType::kInteger, "1", {1, 1000000},
+           "Shorter hits are left; the engine computes them."),
     number("MC_LOAD_DEADLINE_MS", SettingType::kMilliseconds, "4000", {1, 10 * kMinuteMs},
            "Time that loading the promised blocks of one step may take."),
     number("MC_SAVE_QUEUE_BYTES", SettingType::kBytes, "128MB", {0, kTiB},

@@ -90,9 +90,6 @@ Result<ParsedSetting> parse_choice(const SettingSpec& spec, std::string_view tex
   for (char& letter : known) {
     if (letter == '|') letter = ',';
   }
-  if (contains(spec.later_choices, choice)) {
-    return Status(Code::kUnsupported, "is not in this version; use one of: " + known);
-  }
   return invalid("is none of: " + known);
 }
 

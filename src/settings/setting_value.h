@@ -15,8 +15,8 @@ struct ParsedSetting {
   std::uint64_t number = 0;  ///< Of all others: the value.
 };
 
-/// kInvalid or, for a choice of a later version, kUnsupported. The message says what is wrong with
-/// the value and what would be right; it names neither setting nor source.
+/// kInvalid; the message says what is wrong with the value and what would be right. It names
+/// neither setting nor source.
 Result<ParsedSetting> parse_setting(const SettingSpec& spec, std::string_view written);
 
 }  // namespace kvc

@@ -180,12 +180,11 @@ TEST(Settings, BooleansAreReadInTheUsualSpellings) {
   expect_refused(input_of({{"MC_LAYER_GRANULARITY", "2"}}), "is neither 1 (true, yes, on) nor 0");
 }
 
-TEST(Settings, ChoicesAreCheckedAndLaterOnesSaidToBeLater) {
+TEST(Settings, ChoicesAreChecked) {
   EXPECT_EQ(parsed(input_of({{"MC_PROMISE", "Leased"}})).text("MC_PROMISE"), "leased");
+  EXPECT_EQ(parsed(input_of({{"MC_PROMISE", "staged"}})).text("MC_PROMISE"), "staged");
   expect_refused(input_of({{"MC_PROMISE", "firm"}}),
-                 "MC_PROMISE is 'firm' (environment): it is none of: leased");
-  expect_refused(input_of({{"MC_PROMISE", "staged"}}),
-                 "it is not in this version; use one of: leased", Code::kUnsupported);
+                 "MC_PROMISE is 'firm' (environment): it is none of: leased,staged");
   EXPECT_EQ(parsed(input_of({{"MC_BACKEND", "File"}})).text("MC_BACKEND"), "file");
   expect_refused(input_of({{"MC_PROMISE", "|"}}), "it is none of");
   expect_refused(input_of({{"MC_PROMISE", "lease"}}), "it is none of");

@@ -91,7 +91,9 @@ def test_mistakes_in_the_file(
     [
         ("MC_BACKEND", "redis", ["MC_BACKEND", "redis", "memory"]),
         ("MC_FILE_MAX_BYTES", "1", ["MC_FILE_MAX_BYTES", "1"]),
-        ("MC_PROMISE", "staged", ["MC_PROMISE", "staged", "version"]),
+        ("MC_PROMISE", "firm", ["MC_PROMISE", "firm", "staged"]),
+        ("MC_PREFILL_TOK_PER_S", "fast", ["MC_PREFILL_TOK_PER_S", "fast"]),
+        ("MC_MIN_HIT_BLOCKS", "0", ["MC_MIN_HIT_BLOCKS", "0"]),
         ("MC_KEY_EPOCH", "soon", ["MC_KEY_EPOCH", "soon"]),
         ("MC_STAGING_BYTES", "12 parsecs", ["MC_STAGING_BYTES", "12 parsecs"]),
         ("MC_METRICS_PORT", "65536", ["MC_METRICS_PORT", "65536"]),

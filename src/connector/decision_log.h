@@ -1,0 +1,78 @@
+// How each query was answered, and why not better: for the counters, and as one line a request for
+// people who ask why there was no hit.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvc/step_plan.h"
+
+namespace kvc {
+
+/// What ended the prefix that was offered.
+enum class PrefixEnd : std::uint8_t {
+  kAll,          ///< Nothing: all that the prompt could have got.
+  kNoManifest,   ///< A block that nobody has committed.
+  kShardLost,    ///< A block that some rank's shard is missing of.
+  kStoreFailed,  ///< No answer of the store in time.
+  kOverBudget,   ///< More than the loads of a step can move.
+  kUnaligned,    ///< The engine's own match ends inside a block.
+  kUntracked,    ///< As many requests are tracked as can be.
+  kRejected,     ///< A block that failed its check on some rank.
+  kLate,         ///< A block that some rank had not staged in time.
+  kNoRoom,       ///< No staging memory, or no place for another promise.
+  kUnavailable,  ///< A rank that is not connected, is lost, or gets no answer of the store.
+  kRecomputeCheaper,
+  kBelowMinimum,  ///< So short a hit is not worth its handling.
+  kOptedOut,      ///< The request was not looked up at all.
+};
+inline constexpr std::size_t kPrefixEnds = static_cast<std::size_t>(PrefixEnd::kOptedOut) + 1;
+
+/// Of one query, in blocks. Blocks that the prompt could have got are offered or missed for one
+/// reason each.
+struct Decision {
+  RequestId request = 0;
+  std::size_t matched = 0;   ///< By the engine itself, before.
+  std::size_t wanted = 0;    ///< That the prompt could have got after that.
+  std::size_t resident = 0;  ///< Of these, leading ones that rank 0 had in memory.
+  std::size_t offered = 0;
+  std::array<std::size_t, kPrefixEnds> missed{};
+  PrefixEnd end = PrefixEnd::kAll;
+  std::uint32_t rank = 0;  ///< Where `end` names one.
+  bool repeated = false;   ///< The answer of an earlier query, given again.
+  std::uint32_t repeats = 0;
+  // What the choice between loading and computing was made from.
+  double blocks_per_second = 0;
+  double prefill_tokens_per_s = 0;
+  std::size_t running_decodes = 0;
+  std::string why = {};  ///< With kOptedOut, in the caller's words.
+
+  /// All that is wanted is offered, until it is cut.
+  void want(std::size_t blocks) { wanted = offered = blocks; }
+  /// Only the leading `keep` blocks of what is offered are.
+  void cut(std::size_t keep, PrefixEnd why_not, std::uint32_t at_rank = 0);
+};
+
+/// "request 7: matched 2, offered 3 of 5 (1 resident), ended by: shard lost on rank 1"
+std::string to_line(const Decision& decision);
+
+/// The newest decisions, one for each request. Not thread-safe.
+class DecisionLog {
+ public:
+  explicit DecisionLog(std::size_t limit) : limit_(limit) {}
+
+  void add(Decision decision);
+  /// Oldest first.
+  std::vector<Decision> entries() const;
+
+ private:
+  std::size_t limit_;
+  std::size_t next_ = 0;  // To be overwritten, once the ring is full.
+  std::vector<Decision> ring_;
+};
+
+}  // namespace kvc

@@ -1,0 +1,227 @@
+#include "kvc/stage_leader.h"
+
+#include <utility>
+
+#include "base/mutex.h"
+#include "connector/promise_book.h"
+
+namespace kvc {
+
+struct StageLeader::Impl {
+  using Links = std::vector<std::shared_ptr<StageLink>>;
+
+  Impl(const StageLeaderOptions& with, std::shared_ptr<const Clock> time)
+      : options(with),
+        clock(std::move(time)),
+        links(std::make_shared<const Links>()),
+        book({.ranks = with.world_size, .max_holds = with.max_holds, .hold_for = with.hold_for}) {}
+
+  /// The first rank that cannot be reached; their number if all can.
+  std::uint32_t first_unreachable(const Links& to) const;
+  std::shared_ptr<const Links> current_links() const KVC_EXCLUDES(mutex);
+  /// Ends promises whose time is over, and sends what there is to release.
+  void send_releases() KVC_EXCLUDES(mutex);
+  void order(HoldId hold, std::span<const BlockHash> blocks, const Links& from) KVC_EXCLUDES(mutex);
+  StagedBlocks close(HoldId hold, Deadline deadline) KVC_EXCLUDES(mutex);
+  void release(HoldId hold, std::uint32_t from_block) KVC_EXCLUDES(mutex);
+
+  const StageLeaderOptions options;
+  const std::shared_ptr<const Clock> clock;
+
+  mutable Mutex mutex;
+  CondVar changed;
+  std::shared_ptr<const Links> links KVC_GUARDED_BY(mutex);
+  PromiseBook book KVC_GUARDED_BY(mutex);
+  std::string rendezvous KVC_GUARDED_BY(mutex);
+};
+
+std::uint32_t StageLeader::Impl::first_unreachable(const Links& to) const {
+  if (to.size() != options.world_size) return 0;
+  std::uint32_t rank = 0;
+  while (rank < options.world_size && to[rank] != nullptr && to[rank]->connected()) ++rank;
+  return rank;
+}
+
+std::shared_ptr<const StageLeader::Impl::Links> StageLeader::Impl::current_links() const {
+  const MutexLock lock(mutex);
+  return links;
+}
+
+void StageLeader::Impl::send_releases() {
+  std::vector<HoldRelease> releases;
+  std::shared_ptr<const Links> to;
+  {
+    const MutexLock lock(mutex);
+    (void)book.expire(clock->now());
+    releases = book.take_releases();
+    to = links;
+  }
+  for (const HoldRelease& release : releases) {
+    for (const std::shared_ptr<StageLink>& link : *to) {
+      if (link != nullptr) link->release(release);
+    }
+  }
+}
+
+void StageLeader::Impl::order(HoldId hold, std::span<const BlockHash> blocks, const Links& from) {
+  for (const std::shared_ptr<StageLink>& link : from) {
+    link->stage({.hold = hold,
+                 .blocks = {blocks.begin(), blocks.end()},
+                 .fetch_budget = options.fetch_budget});
+  }
+  // A connection that broke before the hold was known is told by nobody else.
+  for (std::uint32_t rank = 0; rank < from.size(); ++rank) {
+    if (from[rank]->connected()) continue;
+    const MutexLock lock(mutex);
+    book.on_rank_lost(rank);
+  }
+}
+
+StagedBlocks StageLeader::Impl::close(HoldId hold, Deadline deadline) {
+  const MutexLock lock(mutex);
+  while (!book.is_settled(hold) && !deadline.passed(*clock)) {
+    changed.wait_until(mutex, deadline.at);
+  }
+  const StagedPrefix staged = book.close(hold, clock->now());
+  return {.hold = staged.blocks == 0 ? 0 : hold,
+          .blocks = staged.blocks,
+          .end = staged.end,
+          .rank = staged.rank};
+}
+
+void StageLeader::Impl::release(HoldId hold, std::uint32_t from_block) {
+  {
+    const MutexLock lock(mutex);
+    book.release(hold, from_block);
+  }
+  send_releases();
+}
+
+StageLeader::StageLeader(const StageLeaderOptions& options, std::shared_ptr<const Clock> clock)
+    : impl_(std::make_unique<Impl>(options, std::move(clock))) {}
+
+StageLeader::~StageLeader() {
+  for (const HoldId hold : live_holds().live) impl_->release(hold, 0);
+}
+
+std::uint32_t StageLeader::world_size() const { return impl_->options.world_size; }
+
+void StageLeader::set_links(std::vector<std::shared_ptr<StageLink>> links) {
+  auto shared = std::make_shared<const Impl::Links>(std::move(links));
+  const MutexLock lock(impl_->mutex);
+  impl_->links.swap(shared);
+}
+
+void StageLeader::set_rendezvous(std::string rendezvous) {
+  const MutexLock lock(impl_->mutex);
+  impl_->rendezvous = std::move(rendezvous);
+}
+
+bool StageLeader::connected() const {
+  return impl_->first_unreachable(*impl_->current_links()) == impl_->options.world_size;
+}
+
+StagedBlocks StageLeader::stage(std::span<const BlockHash> blocks, Deadline deadline) {
+  Impl& impl = *impl_;
+  impl.send_releases();
+  if (blocks.empty()) return {};
+  const std::shared_ptr<const Impl::Links> links = impl.current_links();
+  const std::uint32_t unreachable = impl.first_unreachable(*links);
+  if (unreachable < impl.options.world_size) {
+    return {.hold = 0, .blocks = 0, .end = StageEnd::kUnavailable, .rank = unreachable};
+  }
+  HoldId hold = 0;
+  {
+    const MutexLock lock(impl.mutex);
+    hold = impl.book.begin(static_cast<std::uint32_t>(blocks.size()));
+  }
+  if (hold == 0) return {.hold = 0, .blocks = 0, .end = StageEnd::kNoRoom, .rank = 0};
+  try {
+    impl.order(hold, blocks, *links);
+    const StagedBlocks staged = impl.close(hold, deadline);
+    impl.send_releases();
+    return staged;
+  } catch (...) {
+    impl.release(hold, 0);
+    throw;
+  }
+}
+
+bool StageLeader::renew(HoldId hold) {
+  const MutexLock lock(impl_->mutex);
+  return impl_->book.renew(hold, impl_->clock->now());
+}
+
+bool StageLeader::allocated(HoldId hold) {
+  const MutexLock lock(impl_->mutex);
+  return impl_->book.allocated(hold);
+}
+
+void StageLeader::release(HoldId hold, std::uint32_t from_block) {
+  impl_->release(hold, from_block);
+}
+
+void StageLeader::plan(std::span<const HoldId> loaded, StepPlan* plan) {
+  Impl& impl = *impl_;
+  impl.send_releases();
+  const bool all_connected = connected();
+  const MutexLock lock(impl.mutex);
+  for (const HoldId hold : loaded) impl.book.planned(hold);
+  PromiseBook::PlanEnds ends = impl.book.take_plan();
+  plan->released = std::move(ends.released);
+  plan->done_holds = std::move(ends.done);
+  plan->rendezvous = all_connected ? std::string() : impl.rendezvous;
+}
+
+LiveHolds StageLeader::live_holds() const {
+  const MutexLock lock(impl_->mutex);
+  return {.live = impl_->book.live(), .newest = impl_->book.newest()};
+}
+
+std::size_t StageLeader::holds() const {
+  const MutexLock lock(impl_->mutex);
+  return impl_->book.size();
+}
+
+void StageLeader::on_progress(std::uint32_t rank, const StageProgress& progress) {
+  const MutexLock lock(impl_->mutex);
+  impl_->book.on_progress(rank, progress);
+  impl_->changed.notify_all();
+}
+
+void StageLeader::on_rank_lost(std::uint32_t rank) {
+  const MutexLock lock(impl_->mutex);
+  impl_->book.on_rank_lost(rank);
+  impl_->changed.notify_all();
+}
+
+namespace {
+
+class LocalLink final : public StageLink {
+ public:
+  LocalLink(std::uint32_t number, std::shared_ptr<StageRank> rank, std::weak_ptr<StageSink> leader)
+      : number_(number), rank_(std::move(rank)), leader_(std::move(leader)) {}
+
+  bool connected() const override { return true; }
+  void stage(StageOrder order) override {
+    rank_->stage(std::move(order),
+                 [number = number_, leader = leader_](const StageProgress& progress) {
+                   if (const auto sink = leader.lock()) sink->on_progress(number, progress);
+                 });
+  }
+  void release(HoldRelease release) override { rank_->release(release); }
+
+ private:
+  const std::uint32_t number_;
+  const std::shared_ptr<StageRank> rank_;
+  const std::weak_ptr<StageSink> leader_;
+};
+
+}  // namespace
+
+std::shared_ptr<StageLink> make_local_link(std::uint32_t number, std::shared_ptr<StageRank> rank,
+                                           std::weak_ptr<StageSink> leader) {
+  return std::make_shared<LocalLink>(number, std::move(rank), std::move(leader));
+}
+
+}  // namespace kvc
