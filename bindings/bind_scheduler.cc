@@ -1,6 +1,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -9,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -16,6 +18,8 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/gil.h"
+#include "bindings/linked_scheduler.h"
+#include "bindings/linked_worker.h"
 #include "bindings/stats.h"
 #include "bindings/status_error.h"
 #include "bindings/store_object.h"
@@ -29,7 +33,8 @@ namespace {
 namespace nb = nanobind;
 using nb::literals::operator""_a;
 
-using SchedulerObject = Owned<Scheduler>;
+using SchedulerObject = Owned<LinkedScheduler>;
+using WorkerObject = Owned<LinkedWorker>;
 // Request, first report, new tokens, new pages, tokens computed before, tokens of this pass.
 using StepTuple = std::tuple<RequestId, bool, nb::handle, nb::handle, std::size_t, std::size_t>;
 
@@ -37,11 +42,13 @@ SchedulerObject make_scheduler(const StoreObject& store, const nb::bytes& keyspa
                                std::uint32_t tokens_per_block, std::uint32_t world_size,
                                const nb::bytes& deployment_secret, double lookup_deadline_s,
                                bool exact_pages, std::uint32_t layers, std::uint32_t max_replicas,
-                               double hot_at, double half_life_s,
+                               double hot_at, double half_life_s, std::uint32_t shards,
+                               const WorkerObject* stage_worker, const std::string& stage_address,
                                std::uint64_t prefill_tokens_per_s, std::size_t min_hit_blocks) {
   SchedulerOptions options{
       .tokens_per_block = tokens_per_block,
       .world_size = world_size,
+      .shards = shards,
       .deployment_secret = std::string(deployment_secret.c_str(), deployment_secret.size()),
       .lookup_deadline = to_duration(lookup_deadline_s),
       .exact_pages = exact_pages,
@@ -51,9 +58,16 @@ SchedulerObject make_scheduler(const StoreObject& store, const nb::bytes& keyspa
   options.replication.half_life = to_duration(half_life_s);
   options.prefill_tokens_per_s = prefill_tokens_per_s;
   options.min_hit_blocks = min_hit_blocks;
-  return SchedulerObject(
-      value_or_throw(Scheduler::create(std::move(options), to_fingerprint(keyspace), store.shared(),
-                                       system_clock(), make_stderr_logger(LogLevel::kWarning))));
+  SchedulerParts parts{.keyspace = to_fingerprint(keyspace),
+                       .store = store.shared(),
+                       .clock = system_clock(),
+                       .logger = make_stderr_logger(LogLevel::kWarning),
+                       .worker = stage_worker == nullptr ? nullptr : stage_worker->shared(),
+                       .address = stage_address};
+  return SchedulerObject(value_or_throw([&] {
+    const GilRelease release;
+    return LinkedScheduler::create(std::move(options), std::move(parts));
+  }()));
 }
 
 std::size_t query(SchedulerObject& scheduler, RequestId id, nb::handle tokens,
@@ -67,8 +81,8 @@ std::size_t query(SchedulerObject& scheduler, RequestId id, nb::handle tokens,
                          .media = to_media(media)};
   return value_or_throw([&] {
            const GilRelease release;
-           if (load_budget.has_value()) scheduler->set_load_budget(*load_budget);
-           return scheduler->query(id, content, computed_tokens);
+           if (load_budget.has_value()) scheduler->core().set_load_budget(*load_budget);
+           return scheduler->core().query(id, content, computed_tokens);
          }())
       .tokens;
 }
@@ -76,7 +90,7 @@ std::size_t query(SchedulerObject& scheduler, RequestId id, nb::handle tokens,
 bool allocated(SchedulerObject& scheduler, RequestId id, nb::handle slots) {
   const std::vector<SlotIndex> converted = to_slots(slots);
   const GilRelease release;
-  return scheduler->allocated(id, converted);
+  return scheduler->core().allocated(id, converted);
 }
 
 nb::bytes plan_step(SchedulerObject& scheduler, const std::vector<StepTuple>& batch) {
@@ -95,7 +109,7 @@ nb::bytes plan_step(SchedulerObject& scheduler, const std::vector<StepTuple>& ba
   std::string encoded;
   {
     const GilRelease release;
-    encoded = encode_step_plan(scheduler->plan_step(requests));
+    encoded = encode_step_plan(scheduler->core().plan_step(requests));
   }
   return to_bytes(encoded);
 }
@@ -107,7 +121,9 @@ void bind_scheduler(nb::module_& m) {
       .def(nb::new_(&make_scheduler), "store"_a, "keyspace"_a, nb::kw_only(), "tokens_per_block"_a,
            "world_size"_a, "deployment_secret"_a, "lookup_deadline_s"_a, "exact_pages"_a,
            "layers"_a = 0, "max_replicas"_a = 1, "hot_at"_a = 8.0, "half_life_s"_a = 600.0,
-           "prefill_tokens_per_s"_a = 0, "min_hit_blocks"_a = 1)
+           "shards"_a = 0, "stage_worker"_a.none() = nb::none(), "stage_address"_a = "",
+           "prefill_tokens_per_s"_a = 0, "min_hit_blocks"_a = 1,
+           "With `stage_worker`, rank 0's, promises are staged. Its pool must be registered.")
       .def("query", &query, "request"_a, "tokens"_a, nb::kw_only(), "prompt_tokens"_a,
            "cache_salt"_a.none(), "lora"_a.none(), "media"_a, "computed_tokens"_a,
            "load_budget"_a.none(),
@@ -126,29 +142,44 @@ void bind_scheduler(nb::module_& m) {
                    "bytes"),
            "Of (request, is_new, new tokens, new pages, computed, scheduled).")
       .def(
-          "finished", [](SchedulerObject& s, RequestId id) { s->finished(id); }, "request"_a)
+          "finished", [](SchedulerObject& s, RequestId id) { s->core().finished(id); }, "request"_a)
       .def(
-          "reset", [](SchedulerObject& s, RequestId id) { s->reset(id); }, "request"_a)
+          "reset", [](SchedulerObject& s, RequestId id) { s->core().reset(id); }, "request"_a)
       .def(
           "cancel_load",
-          [](SchedulerObject& s, RequestId id, std::size_t start) { s->cancel_load(id, start); },
+          [](SchedulerObject& s, RequestId id, std::size_t start) {
+            s->core().cancel_load(id, start);
+          },
           "request"_a, "start_tokens"_a)
       .def(
-          "note_opted_out",
-          [](SchedulerObject& s, RequestId id, const std::string& why) {
-            s->note_opted_out(id, why);
+          "stats",
+          [](const SchedulerObject& s) {
+            nb::dict numbers = to_numbers(s->core().stats(), kSchedulerStats);
+            numbers.update(to_numbers(s->channel_stats(), kChannelServerStats));
+            return numbers;
           },
-          "request"_a, "why"_a, "For explain() alone: the request is not asked about.")
-      .def(
-          "explain", [](const SchedulerObject& s) { return s->explain(); },
-          "A line for each of the last requests: matched, offered, and what ended it.")
-      .def(
-          "stats", [](const SchedulerObject& s) { return to_numbers(s->stats(), kSchedulerStats); },
           nb::sig(kNumbersType))
       .def(
           "latencies",
-          [](const SchedulerObject& s) { return to_latencies(s->stats(), kSchedulerLatencies); },
+          [](const SchedulerObject& s) {
+            return to_latencies(s->core().stats(), kSchedulerLatencies);
+          },
           nb::sig(kLatenciesType))
+      .def(
+          "explain",
+          [](const SchedulerObject& s) {
+            nb::list lines;
+            for (const std::string& line : s->core().explain()) lines.append(to_str(line));
+            return lines;
+          },
+          nb::sig("def explain(self) -> list[str]"),
+          "A line for each of the last requests asked about, oldest first.")
+      .def(
+          "note_opted_out",
+          [](SchedulerObject& s, RequestId id, std::string_view why) {
+            s->core().note_opted_out(id, why);
+          },
+          "request"_a, "why"_a, "For explain() alone.")
       .def("disown", &SchedulerObject::disown,
            "Give up without cleaning up: after a fork, in the child.");
 }

@@ -6,6 +6,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/convert.h"
+#include "kvc/channel.h"
 #include "kvc/scheduler.h"
 #include "kvc/stats.h"
 #include "kvc/worker.h"
@@ -39,8 +40,10 @@ nb::list describe(const LatencyField<Stats> (&table)[kRows]) {
 
 nb::dict table() {
   nb::dict tables;
-  tables["scheduler"] = describe(kSchedulerStats) + describe(kSchedulerLatencies);
-  tables["worker"] = describe(kWorkerStats) + describe(kWorkerLatencies);
+  tables["scheduler"] =
+      describe(kSchedulerStats) + describe(kChannelServerStats) + describe(kSchedulerLatencies);
+  tables["worker"] =
+      describe(kWorkerStats) + describe(kChannelClientStats) + describe(kWorkerLatencies);
   tables["store"] = describe(kStoreCallStats) + describe(kFileStoreStats);
   return tables;
 }

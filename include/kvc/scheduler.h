@@ -44,8 +44,9 @@ class StageLeader;
 
 struct SchedulerOptions {
   std::uint32_t tokens_per_block = 0;
-  /// Shards that a block has in the store: one per rank, or 1 (WorkerOptions::replicated).
-  std::uint32_t world_size = 1;
+  std::uint32_t world_size = 1;  ///< Ranks.
+  /// Of a block in the store. 0: one for each rank; 1 where WorkerOptions::replicated.
+  std::uint32_t shards = 0;
   std::string deployment_secret;
   /// For all lookups between two plans together, and for all staging: the engine's step waits for
   /// each of them.

@@ -323,9 +323,14 @@ class Scheduler:
         max_replicas: int = 1,
         hot_at: float = 8.0,
         half_life_s: float = 600.0,
+        shards: int = 0,
+        stage_worker: Worker | None = None,
+        stage_address: str = "",
         prefill_tokens_per_s: int = 0,
         min_hit_blocks: int = 1,
-    ) -> None: ...
+    ) -> None:
+        """With `stage_worker`, rank 0's, promises are staged. Its pool must be registered."""
+
     def query(
         self,
         request: int,
@@ -379,6 +384,7 @@ class Worker:
         replicated: bool = False,
         overlap_loads: bool = True,
         replication_bytes_per_second: int = 67108864,
+        staged: bool = False,
     ) -> None: ...
     def register_layout(self, keyspace: bytes, layout: DenseLayout) -> None:
         """The pages must outlive this object."""

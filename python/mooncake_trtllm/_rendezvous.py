@@ -31,6 +31,7 @@ class WorkerEntry:
     identity: Any
     keyspace: bytes | None = None
     load_budget: Callable[[], int] | None = None
+    stage_worker: Any = None
     layers: int = 0
     shards: int = 1
 
@@ -77,16 +78,19 @@ class Rendezvous:
         keyspace: bytes,
         load_budget: Callable[[], int],
         *,
+        stage_worker: Any = None,
         layers: int = 0,
         shards: int = 1,
     ) -> None:
         """Tell the keyspace of a worker, whose pool is registered now, and what its loads move.
 
+        `stage_worker`: the core's, where promises are staged.
         `layers`: how many of a page are stored as objects of their own; 0: blocks are whole.
         `shards`: of a block, over all ranks.
         """
         with self._lock:
             entry.keyspace, entry.load_budget = keyspace, load_budget
+            entry.stage_worker = stage_worker
             entry.layers, entry.shards = layers, shards
 
     def remove(self, entry: WorkerEntry | SchedulerEntry) -> None:
@@ -98,7 +102,8 @@ class Rendezvous:
             if entry in entries:
                 entries.remove(entry)
             if isinstance(entry, WorkerEntry):
-                entry.load_budget = None  # it keeps the core's worker alive
+                # They keep the core's worker alive.
+                entry.load_budget = entry.stage_worker = None
 
     def give_up(self) -> None:
         """Start anew in a forked child, whose parent may have held the lock."""
@@ -108,9 +113,22 @@ class Rendezvous:
     def load_budget_for(self, scheduler: SchedulerEntry) -> int | None:
         """Return the blocks that one step of the scheduler's workers can load, if that is known."""
         with self._lock:
-            twins = [w for w in tuple(self._workers) if w.identity == scheduler.identity]
-            own = [w for w in twins if w.llm_args is scheduler.llm_args] or twins
+            own = self._own(scheduler)
             return min((w.load_budget() for w in own if w.load_budget is not None), default=None)
+
+    def stage_worker_for(self, scheduler: SchedulerEntry, keyspace: bytes) -> Any:
+        """Return the core's worker of rank 0, if the scheduler's promises are to be staged."""
+        with self._lock:
+            own = [w for w in self._own(scheduler) if w.keyspace == keyspace]
+            if len(own) > 1:  # made from one object: the n-th worker is the n-th scheduler's
+                peers = [s for s in tuple(self._schedulers) if s.llm_args is scheduler.llm_args]
+                place = peers.index(scheduler) if scheduler in peers else len(own)
+                own = own[place : place + 1]
+            return own[0].stage_worker if own else None
+
+    def _own(self, scheduler: SchedulerEntry) -> list[WorkerEntry]:
+        twins = [w for w in tuple(self._workers) if w.identity == scheduler.identity]
+        return [w for w in twins if w.llm_args is scheduler.llm_args] or twins
 
     def layers_of(self, keyspace: bytes) -> int:
         """Return how many layers the workers of a keyspace, which covers that, store apart."""

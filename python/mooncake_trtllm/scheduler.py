@@ -52,6 +52,7 @@ class _Resources:
         self._core: _native.Scheduler | None = None
         self._lock = threading.Lock()
         self._ended = False
+        self._is_staged = False
         self._last = no_figures("scheduler")
         self.queries = 0
         self.bypassed = dict.fromkeys(BYPASSES, 0)
@@ -69,11 +70,13 @@ class _Resources:
         with self._lock:
             if self._core is None and not self._ended:
                 instance = self._instance
+                stage_worker = rendezvous.stage_worker_for(self._entry, keyspace)
                 self._core = _native.Scheduler(
                     instance.lease.store,
                     keyspace,
                     tokens_per_block=instance.args.tokens_per_block,
-                    world_size=rendezvous.shards_of(keyspace),
+                    world_size=instance.rank.world_size,
+                    shards=rendezvous.shards_of(keyspace),
                     deployment_secret=instance.settings.key_secret,
                     lookup_deadline_s=instance.settings.lookup_deadline_s,
                     exact_pages=not states_block_size(instance.args),
@@ -81,14 +84,17 @@ class _Resources:
                     max_replicas=instance.settings.replication_max,
                     hot_at=instance.settings.replication_heat,
                     half_life_s=instance.settings.replication_half_life_s,
+                    stage_worker=stage_worker,
+                    stage_address=instance.settings.stage_address,
                     prefill_tokens_per_s=instance.settings.prefill_tok_per_s,
                     min_hit_blocks=instance.settings.min_hit_blocks,
                 )
+                self._is_staged = stage_worker is not None
             return self._core
 
     def load_budget(self) -> int | None:
-        """Return the blocks that rank 0 can load in time in one step."""
-        return rendezvous.load_budget_for(self._entry)
+        """Return the blocks that rank 0 can load in time in one step; staged ones are there."""
+        return None if self._is_staged else rendezvous.load_budget_for(self._entry)
 
     def metrics(self) -> dict[str, Any]:
         """Return all figures; after the end, what they were."""
@@ -359,6 +365,15 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
         A histogram is `{"count": n, "sum_seconds": s, "buckets": [(bound, count up to it), ...]}`.
         """
         return self._resources.metrics()
+
+    @total(list)
+    def explain(self) -> list[str]:
+        """Return a line for each of the last requests asked about, oldest first.
+
+        It says what the runtime had itself, what was offered, and what ended that.
+        """
+        core = self._resources.core()
+        return [] if core is None else core.explain()
 
     def stats(self) -> dict[str, int | float]:
         """Return the numbers of metrics()."""

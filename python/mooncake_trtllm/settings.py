@@ -29,6 +29,8 @@ class ConnectorSettings:
     key_secret: bytes
     lora_ids: Mapping[int, str]
     by_layer: bool
+    staged: bool
+    stage_address: str
     staging_bytes: int
     save_queue_bytes: int
     lookup_deadline_s: float
@@ -67,6 +69,8 @@ def load_settings(overrides: Mapping[str, str] | None = None) -> ConnectorSettin
         key_secret=_secret(core.text("MC_KEY_SECRET_FILE")),
         lora_ids=_lora_ids(core.text("MC_LORA_IDS")),
         by_layer=core.flag("MC_LAYER_GRANULARITY"),
+        staged=core.text("MC_PROMISE") == "staged" and not core.flag("MC_LAYER_GRANULARITY"),
+        stage_address=core.text("MC_STAGE_ADDRESS"),
         staging_bytes=core.number("MC_STAGING_BYTES"),
         save_queue_bytes=core.number("MC_SAVE_QUEUE_BYTES"),
         lookup_deadline_s=core.seconds("MC_STAGE_DEADLINE_MS"),

@@ -87,6 +87,7 @@ class _Resources:
             replicated=replicated,
             overlap_loads=_may_overlap(args),
             replication_bytes_per_second=instance.settings.replication_bytes_per_s,
+            staged=instance.settings.staged,
         )
         try:
             core.register_layout(keyspace, layout)
@@ -110,6 +111,7 @@ class _Resources:
                 self._entry,
                 keyspace,
                 core.load_budget_blocks,
+                stage_worker=core if instance.settings.staged else None,
                 layers=self.layers,
                 shards=1 if replicated else instance.rank.world_size,
             )

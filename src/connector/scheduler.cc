@@ -257,9 +257,10 @@ void Scheduler::Impl::probe(std::span<const BlockHash> blocks, Deadline deadline
     decision->resident = std::min(options.resident_prefix(blocks), blocks.size());
     if (decision->resident == blocks.size()) return;
   }
-  const ProbeOptions probing{.world_size = options.world_size,
-                             .atomic_publish = store->capabilities().atomic_publish,
-                             .layers = options.layers};
+  const ProbeOptions probing{
+      .world_size = options.shards == 0 ? options.world_size : options.shards,
+      .atomic_publish = store->capabilities().atomic_publish,
+      .layers = options.layers};
   const Instant asked_at = clock->now();
   const PrefixLookup found =
       look_up_prefix(*store, *clock, probing, keys, blocks.subspan(decision->resident), deadline);

@@ -85,6 +85,9 @@ constexpr auto kOurs = std::to_array<SettingSpec>({
            "fetched."),
     number("MC_MIN_HIT_BLOCKS", SettingType::kInteger, "1", {1, 1000000},
            "Shorter hits are left; the engine computes them."),
+    text("MC_STAGE_ADDRESS", "",
+         "Numeric address of rank 0's host, with or without a port, by which ranks on other hosts "
+         "reach their scheduler. Unset: all ranks are on one host and use a Unix socket."),
     number("MC_LOAD_DEADLINE_MS", SettingType::kMilliseconds, "4000", {1, 10 * kMinuteMs},
            "Time that loading the promised blocks of one step may take."),
     number("MC_SAVE_QUEUE_BYTES", SettingType::kBytes, "128MB", {0, kTiB},

@@ -1,0 +1,61 @@
+#include "bindings/linked_scheduler.h"
+
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace kvc::bindings {
+
+Result<std::shared_ptr<LinkedScheduler>> LinkedScheduler::create(SchedulerOptions options,
+                                                                 SchedulerParts parts) {
+  auto linked = std::make_shared<LinkedScheduler>();
+  if (parts.worker != nullptr) {
+    linked->leader_ = std::make_shared<StageLeader>(
+        StageLeaderOptions{.world_size = options.world_size}, parts.clock);
+    if (Status status = linked->link_ranks(options.world_size, parts); !status.ok()) return status;
+    options.stage_leader = linked->leader_;
+    options.resident_prefix =
+        [rank0 = std::weak_ptr(parts.worker)](std::span<const BlockHash> blocks) -> std::size_t {
+      const std::shared_ptr<LinkedWorker> worker = rank0.lock();
+      return worker == nullptr ? 0 : worker->core().resident_prefix(blocks);
+    };
+  }
+  Result<std::unique_ptr<Scheduler>> made =
+      Scheduler::create(std::move(options), parts.keyspace, std::move(parts.store),
+                        std::move(parts.clock), std::move(parts.logger));
+  if (!made.ok()) return made.status();
+  linked->scheduler_ = std::move(made).value();
+  return linked;
+}
+
+Status LinkedScheduler::link_ranks(std::uint32_t world_size, const SchedulerParts& parts) {
+  std::vector<std::shared_ptr<StageLink>> links;
+  links.push_back(make_direct_link(0, parts.worker->core().stage_rank(), leader_));
+  if (world_size > 1) {
+    Result<std::unique_ptr<ChannelServer>> made = ChannelServer::create(
+        {.world_size = world_size, .address = parts.address}, parts.keyspace, parts.logger);
+    if (!made.ok()) return made.status();
+    server_ = std::move(made).value();
+    for (std::uint32_t rank = 1; rank < world_size; ++rank) links.push_back(server_->link(rank));
+    leader_->set_rendezvous(server_->rendezvous());
+  }
+  leader_->set_links(std::move(links));
+  if (server_ != nullptr) {
+    server_->serve(leader_, [leader = std::weak_ptr(leader_)] {
+      const std::shared_ptr<StageLeader> alive = leader.lock();
+      return alive == nullptr ? LiveHolds{} : alive->live_holds();
+    });
+  }
+  return {};
+}
+
+LinkedScheduler::~LinkedScheduler() {
+  scheduler_.reset();
+  if (server_ != nullptr) server_->close();
+}
+
+ChannelServerStats LinkedScheduler::channel_stats() const {
+  return server_ == nullptr ? ChannelServerStats{} : server_->stats();
+}
+
+}  // namespace kvc::bindings

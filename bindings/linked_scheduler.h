@@ -1,0 +1,45 @@
+// A scheduler together with the leader of its staged promises and the way to the ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "bindings/linked_worker.h"
+#include "kvc/channel.h"
+#include "kvc/scheduler.h"
+#include "kvc/stage_leader.h"
+
+namespace kvc::bindings {
+
+struct SchedulerParts {
+  Fingerprint keyspace{};
+  std::shared_ptr<Store> store;
+  std::shared_ptr<const Clock> clock;
+  std::shared_ptr<Logger> logger;
+  /// Rank 0's, for staged promises; null: leased ones.
+  std::shared_ptr<LinkedWorker> worker;
+  /// As ChannelServerOptions::address.
+  std::string address;
+};
+
+class LinkedScheduler {
+ public:
+  static Result<std::shared_ptr<LinkedScheduler>> create(SchedulerOptions options,
+                                                         SchedulerParts parts);
+  ~LinkedScheduler();
+
+  Scheduler& core() { return *scheduler_; }
+  const Scheduler& core() const { return *scheduler_; }
+  ChannelServerStats channel_stats() const;
+
+ private:
+  Status link_ranks(std::uint32_t world_size, const SchedulerParts& parts);
+
+  // The scheduler ends first, then whoever reports to the leader.
+  std::shared_ptr<StageLeader> leader_;
+  std::unique_ptr<ChannelServer> server_;
+  std::unique_ptr<Scheduler> scheduler_;
+};
+
+}  // namespace kvc::bindings
