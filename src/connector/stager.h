@@ -91,7 +91,8 @@ class Stager final : public StageRank, public std::enable_shared_from_this<Stage
   Batch take_batch() KVC_EXCLUDES(mutex_);
   bool end_batch(const Batch& batch) KVC_EXCLUDES(mutex_);
   void fetch(const Batch& batch) KVC_EXCLUDES(mutex_);
-  std::vector<std::size_t> settle(const Batch& batch, const BlockFetch& fetch) KVC_EXCLUDES(mutex_);
+  std::vector<std::size_t> settle(const Batch& batch, const BlockFetch& fetch, Deadline deadline)
+      KVC_EXCLUDES(mutex_);
   void measure(Instant now) KVC_REQUIRES(mutex_);
 
   const PipelineParts parts_;
