@@ -27,6 +27,8 @@ def environment_fixture(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         monkeypatch.delenv(name)
     monkeypatch.setenv("MC_BACKEND", "memory")
     monkeypatch.setenv("MC_STAGING_BYTES", "1MB")
+    if os.environ.get("TEST_PROMISE"):
+        monkeypatch.setenv("MC_PROMISE", os.environ["TEST_PROMISE"])
     return monkeypatch
 
 
