@@ -20,7 +20,7 @@ std::string reason_of(const Decision& decision) {
     case PrefixEnd::kStoreFailed:
       return "no answer of the store in time";
     case PrefixEnd::kOverBudget:
-      return "more than the loads of a step can move in time";
+      return "more than one step can look up and load in time";
     case PrefixEnd::kUnaligned:
       return "unaligned local match";
     case PrefixEnd::kUntracked:

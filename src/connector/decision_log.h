@@ -19,7 +19,7 @@ enum class PrefixEnd : std::uint8_t {
   kNoManifest,   ///< A block that nobody has committed.
   kShardLost,    ///< A block that some rank's shard is missing of.
   kStoreFailed,  ///< No answer of the store in time.
-  kOverBudget,   ///< More than the loads of a step can move.
+  kOverBudget,   ///< More than one step can look up and load in time.
   kUnaligned,    ///< The engine's own match ends inside a block.
   kUntracked,    ///< As many requests are tracked as can be.
   kRejected,     ///< A block that failed its check on some rank.

@@ -262,6 +262,10 @@ void Scheduler::Impl::probe(std::span<const BlockHash> blocks, Deadline deadline
       .atomic_publish = store->capabilities().atomic_publish,
       .layers = options.layers};
   const Instant asked_at = clock->now();
+  if (leader != nullptr && asked_at >= deadline.at) {
+    // Earlier queries of the step have spent its time; the store is not to blame.
+    return decision->cut(decision->resident, PrefixEnd::kOverBudget);
+  }
   const PrefixLookup found =
       look_up_prefix(*store, *clock, probing, keys, blocks.subspan(decision->resident), deadline);
   count_lookup(found, clock->now() - asked_at);

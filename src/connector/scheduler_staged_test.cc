@@ -153,7 +153,10 @@ TEST(SchedulerStaged, QueriesOfAStepShareOneBudget) {
   world.resident = 5;
   EXPECT_EQ(world.query(101, prompts[1]).blocks, 2u) << "what comes with the order is promised";
   EXPECT_LE(world.clock->now() - next, budget + std::chrono::milliseconds(200));
-  EXPECT_EQ(world.scheduler->stats().blocks_missed_late, 3u * 3u);
+  const SchedulerStats stats = world.scheduler->stats();
+  EXPECT_EQ(stats.blocks_missed_late, 3u * 3u);
+  EXPECT_EQ(stats.blocks_missed_over_budget, 7u * 5u);
+  EXPECT_EQ(stats.lookups_failed, 0u) << "the store has done nothing wrong";
 }
 
 TEST(SchedulerStaged, RepeatedQueryNeitherProbesNorFetchesAndKeepsItsHold) {

@@ -51,7 +51,8 @@ constexpr SettingSpec foreign(SettingSpec spec, std::string_view store_file_fiel
   return spec;
 }
 
-constexpr auto kOurs = std::to_array<SettingSpec>({
+// What is shared with others, and how much is moved in what time.
+constexpr auto kSharing = std::to_array<SettingSpec>({
     choice("MC_BACKEND", "", "memory|file|mooncake",
            "Where blocks are: in this process, in a folder that this host shares, in Mooncake. "
            "Unset: mooncake if MOONCAKE_MASTER or MOONCAKE_CONFIG_PATH is set, else file."),
@@ -94,6 +95,10 @@ constexpr auto kOurs = std::to_array<SettingSpec>({
            "Bytes of snapshots that may wait to be stored; beyond it the newest save is dropped. "
            "At most MC_STAGING_BYTES; the default is lowered to half of that where needed. 0: "
            "nothing is saved."),
+});
+
+// Copies, where each back end keeps its blocks, and how the process runs.
+constexpr auto kRunning = std::to_array<SettingSpec>({
     number("MC_REPLICATION_MAX", SettingType::kInteger, "2", {1, 8},
            "Copies that a block may have in the store, so that storage processes may be lost. What "
            "is asked for seldom has one. 1: no replication. Only Mooncake keeps several."),
@@ -130,6 +135,7 @@ constexpr auto kOurs = std::to_array<SettingSpec>({
     text("MC_KV_CONFIG", "", "File with settings, TOML or JSON. Only in the environment."),
 });
 
+// Of the store's client, which defines their meaning.
 constexpr auto kStoreClients = std::to_array<SettingSpec>({
     foreign(text("MOONCAKE_MASTER", "", "Address of Mooncake's master, host:port."),
             "master_server_address"),
@@ -154,8 +160,10 @@ constexpr auto kStoreClients = std::to_array<SettingSpec>({
 });
 
 constexpr auto kTable = [] {
-  std::array<SettingSpec, kOurs.size() + kStoreClients.size()> all;
-  std::ranges::copy(kStoreClients, std::ranges::copy(kOurs, all.begin()).out);
+  std::array<SettingSpec, kSharing.size() + kRunning.size() + kStoreClients.size()> all;
+  auto end = std::ranges::copy(kSharing, all.begin()).out;
+  end = std::ranges::copy(kRunning, end).out;
+  std::ranges::copy(kStoreClients, end);
   return all;
 }();
 
