@@ -42,13 +42,12 @@ SchedulerObject make_scheduler(const StoreObject& store, const nb::bytes& keyspa
                                std::uint32_t tokens_per_block, std::uint32_t world_size,
                                const nb::bytes& deployment_secret, double lookup_deadline_s,
                                bool exact_pages, std::uint32_t layers, std::uint32_t max_replicas,
-                               double hot_at, double half_life_s, std::uint32_t shards,
+                               double hot_at, double half_life_s, std::uint32_t ranks,
                                const WorkerObject* stage_worker, const std::string& stage_address,
                                std::uint64_t prefill_tokens_per_s, std::size_t min_hit_blocks) {
   SchedulerOptions options{
       .tokens_per_block = tokens_per_block,
       .world_size = world_size,
-      .shards = shards,
       .deployment_secret = std::string(deployment_secret.c_str(), deployment_secret.size()),
       .lookup_deadline = to_duration(lookup_deadline_s),
       .exact_pages = exact_pages,
@@ -63,7 +62,8 @@ SchedulerObject make_scheduler(const StoreObject& store, const nb::bytes& keyspa
                        .clock = system_clock(),
                        .logger = make_stderr_logger(LogLevel::kWarning),
                        .worker = stage_worker == nullptr ? nullptr : stage_worker->shared(),
-                       .address = stage_address};
+                       .address = stage_address,
+                       .ranks = ranks};
   return SchedulerObject(value_or_throw([&] {
     const GilRelease release;
     return LinkedScheduler::create(std::move(options), std::move(parts));
@@ -118,12 +118,14 @@ nb::bytes plan_step(SchedulerObject& scheduler, const std::vector<StepTuple>& ba
 
 void bind_scheduler(nb::module_& m) {
   nb::class_<SchedulerObject>(m, "Scheduler")
-      .def(nb::new_(&make_scheduler), "store"_a, "keyspace"_a, nb::kw_only(), "tokens_per_block"_a,
-           "world_size"_a, "deployment_secret"_a, "lookup_deadline_s"_a, "exact_pages"_a,
-           "layers"_a = 0, "max_replicas"_a = 1, "hot_at"_a = 8.0, "half_life_s"_a = 600.0,
-           "shards"_a = 0, "stage_worker"_a.none() = nb::none(), "stage_address"_a = "",
-           "prefill_tokens_per_s"_a = 0, "min_hit_blocks"_a = 1,
-           "With `stage_worker`, rank 0's, promises are staged. Its pool must be registered.")
+      .def(
+          nb::new_(&make_scheduler), "store"_a, "keyspace"_a, nb::kw_only(), "tokens_per_block"_a,
+          "world_size"_a, "deployment_secret"_a, "lookup_deadline_s"_a, "exact_pages"_a,
+          "layers"_a = 0, "max_replicas"_a = 1, "hot_at"_a = 8.0, "half_life_s"_a = 600.0,
+          "ranks"_a = 1, "stage_worker"_a.none() = nb::none(), "stage_address"_a = "",
+          "prefill_tokens_per_s"_a = 0, "min_hit_blocks"_a = 1,
+          "`world_size`: shards of a block. With `stage_worker`, rank 0's of `ranks`, promises are "
+          "staged; its pool must be registered.")
       .def("query", &query, "request"_a, "tokens"_a, nb::kw_only(), "prompt_tokens"_a,
            "cache_salt"_a.none(), "lora"_a.none(), "media"_a, "computed_tokens"_a,
            "load_budget"_a.none(),

@@ -10,9 +10,9 @@ Result<std::shared_ptr<LinkedScheduler>> LinkedScheduler::create(SchedulerOption
                                                                  SchedulerParts parts) {
   auto linked = std::make_shared<LinkedScheduler>();
   if (parts.worker != nullptr) {
-    linked->leader_ = std::make_shared<StageLeader>(
-        StageLeaderOptions{.world_size = options.world_size}, parts.clock);
-    if (Status status = linked->link_ranks(options.world_size, parts); !status.ok()) return status;
+    linked->leader_ =
+        std::make_shared<StageLeader>(StageLeaderOptions{.world_size = parts.ranks}, parts.clock);
+    if (Status status = linked->link_ranks(parts); !status.ok()) return status;
     options.stage_leader = linked->leader_;
     options.resident_prefix =
         [rank0 = std::weak_ptr(parts.worker)](std::span<const BlockHash> blocks) -> std::size_t {
@@ -28,15 +28,15 @@ Result<std::shared_ptr<LinkedScheduler>> LinkedScheduler::create(SchedulerOption
   return linked;
 }
 
-Status LinkedScheduler::link_ranks(std::uint32_t world_size, const SchedulerParts& parts) {
+Status LinkedScheduler::link_ranks(const SchedulerParts& parts) {
   std::vector<std::shared_ptr<StageLink>> links;
   links.push_back(make_direct_link(0, parts.worker->core().stage_rank(), leader_));
-  if (world_size > 1) {
+  if (parts.ranks > 1) {
     Result<std::unique_ptr<ChannelServer>> made = ChannelServer::create(
-        {.world_size = world_size, .address = parts.address}, parts.keyspace, parts.logger);
+        {.world_size = parts.ranks, .address = parts.address}, parts.keyspace, parts.logger);
     if (!made.ok()) return made.status();
     server_ = std::move(made).value();
-    for (std::uint32_t rank = 1; rank < world_size; ++rank) links.push_back(server_->link(rank));
+    for (std::uint32_t rank = 1; rank < parts.ranks; ++rank) links.push_back(server_->link(rank));
     leader_->set_rendezvous(server_->rendezvous());
   }
   leader_->set_links(std::move(links));

@@ -21,6 +21,7 @@ struct SchedulerParts {
   std::shared_ptr<LinkedWorker> worker;
   /// As ChannelServerOptions::address.
   std::string address;
+  std::uint32_t ranks = 1;  ///< That take orders, with a worker.
 };
 
 class LinkedScheduler {
@@ -34,7 +35,7 @@ class LinkedScheduler {
   ChannelServerStats channel_stats() const;
 
  private:
-  Status link_ranks(std::uint32_t world_size, const SchedulerParts& parts);
+  Status link_ranks(const SchedulerParts& parts);
 
   // The scheduler ends first, then whoever reports to the leader.
   std::shared_ptr<StageLeader> leader_;

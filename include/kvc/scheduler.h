@@ -44,9 +44,8 @@ class StageLeader;
 
 struct SchedulerOptions {
   std::uint32_t tokens_per_block = 0;
-  std::uint32_t world_size = 1;  ///< Ranks.
-  /// Of a block in the store. 0: one for each rank; 1 where WorkerOptions::replicated.
-  std::uint32_t shards = 0;
+  /// Shards that a block has in the store: one per rank, or 1 (WorkerOptions::replicated).
+  std::uint32_t world_size = 1;
   std::string deployment_secret;
   /// For all lookups between two plans together, and for all staging: the engine's step waits for
   /// each of them.
@@ -133,6 +132,7 @@ struct SchedulerStats {
   std::uint64_t blocks_hot = 0;
   std::uint64_t promises_held = 0;
   std::uint64_t promises_expired = 0;
+  std::uint64_t ranks_awaited = 0;
   std::uint64_t decodes_running = 0;
   std::uint64_t fetch_blocks_per_s = 0;
   LatencyHistogram lookup_latency;
@@ -194,6 +194,8 @@ inline constexpr StatField<SchedulerStats> kSchedulerStats[] = {
      "Staged promises whose load is still to be planned."},
     {"promises_expired", "", &SchedulerStats::promises_expired, StatKind::kCounter,
      "Staged promises whose pages came too late: their loads fetch."},
+    {"ranks_awaited", "", &SchedulerStats::ranks_awaited, StatKind::kGauge,
+     "Ranks that cannot be reached now, so that nothing is promised; 0 where promises are leased."},
     {"decodes_running", "", &SchedulerStats::decodes_running, StatKind::kGauge,
      "Requests beyond their prompt in the last step: what a fetch holds back."},
     {"fetch_blocks_per_s", "", &SchedulerStats::fetch_blocks_per_s, StatKind::kGauge,

@@ -63,7 +63,9 @@ class StageLeader final : public StageSink {
   /// What plans carry to the ranks as long as one of them is not connected, so that it can connect.
   void set_rendezvous(std::string rendezvous);
   /// Whether all ranks are connected.
-  bool connected() const;
+  bool connected() const { return awaited() == 0; }
+  /// Ranks that are not connected.
+  std::uint32_t awaited() const;
 
   /// Has the blocks fetched by every rank; returns once waiting could not help, at `deadline` at
   /// the latest.

@@ -323,13 +323,15 @@ class Scheduler:
         max_replicas: int = 1,
         hot_at: float = 8.0,
         half_life_s: float = 600.0,
-        shards: int = 0,
+        ranks: int = 1,
         stage_worker: Worker | None = None,
         stage_address: str = "",
         prefill_tokens_per_s: int = 0,
         min_hit_blocks: int = 1,
     ) -> None:
-        """With `stage_worker`, rank 0's, promises are staged. Its pool must be registered."""
+        """`world_size`: shards of a block. With `stage_worker`, rank 0's of `ranks`, promises are
+        staged; its pool must be registered.
+        """
 
     def query(
         self,

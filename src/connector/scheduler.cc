@@ -258,7 +258,7 @@ void Scheduler::Impl::probe(std::span<const BlockHash> blocks, Deadline deadline
     if (decision->resident == blocks.size()) return;
   }
   const ProbeOptions probing{
-      .world_size = options.shards == 0 ? options.world_size : options.shards,
+      .world_size = options.world_size,
       .atomic_publish = store->capabilities().atomic_publish,
       .layers = options.layers};
   const Instant asked_at = clock->now();
@@ -580,6 +580,7 @@ SchedulerStats Scheduler::stats() const {
   stats.decodes_running = impl_->running_decodes;
   if (impl_->leader == nullptr) return stats;
   stats.promises_held = impl_->leader->holds();
+  stats.ranks_awaited = impl_->leader->awaited();
   stats.fetch_blocks_per_s =
       static_cast<std::uint64_t>(impl_->fetch_speed.blocks_per_second(impl_->clock->now()));
   return stats;

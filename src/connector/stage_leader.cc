@@ -1,5 +1,6 @@
 #include "kvc/stage_leader.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/mutex.h"
@@ -117,8 +118,14 @@ void StageLeader::set_rendezvous(std::string rendezvous) {
   impl_->rendezvous = std::move(rendezvous);
 }
 
-bool StageLeader::connected() const {
-  return impl_->first_unreachable(*impl_->current_links()) == impl_->options.world_size;
+std::uint32_t StageLeader::awaited() const {
+  const std::shared_ptr<const Impl::Links> links = impl_->current_links();
+  const auto there = [](const std::shared_ptr<StageLink>& link) {
+    return link != nullptr && link->connected();
+  };
+  if (links->size() != impl_->options.world_size) return impl_->options.world_size;
+  return static_cast<std::uint32_t>(std::ranges::count_if(
+      *links, [&there](const std::shared_ptr<StageLink>& link) { return !there(link); }));
 }
 
 StagedBlocks StageLeader::stage(std::span<const BlockHash> blocks, Deadline deadline) {

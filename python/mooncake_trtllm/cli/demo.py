@@ -114,7 +114,7 @@ def _scene(options: argparse.Namespace) -> Iterator[Scene]:
             pool_blocks=_POOL_BLOCKS,
             block_reuse=False,
         )
-        scene = Scene(config, store)
+        scene = Scene(config, store, staged=offers.is_staged(config.env))
         try:
             yield scene
             scene.close()

@@ -7,9 +7,12 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from mooncake_trtllm import child_guard
@@ -34,6 +37,7 @@ _PROMPT_TOKENS = 1024 + 7
 _VOCABULARY = 32000
 _DRAIN_S = 30.0
 _TAMPER_TIMEOUT_S = 60.0
+_PROMISE_TIMEOUT_S = 30.0
 _SHARD = re.compile(r"/r\d+(/\d+)?$")
 """A rank's shard of a block, whole or one layer of it."""
 
@@ -41,9 +45,10 @@ _SHARD = re.compile(r"/r\d+(/\d+)?$")
 class Scene:
     """The instances of one demo; they are clients of the store, so they end before it."""
 
-    def __init__(self, config: InstanceConfig, store: RunStore) -> None:
+    def __init__(self, config: InstanceConfig, store: RunStore, *, staged: bool) -> None:
         self._config = config
         self._store = store
+        self._staged = staged
         self._prompts = [
             token_stream(seed, _PROMPT_TOKENS, _VOCABULARY) for seed in range(1, _PROMPTS + 1)
         ]
@@ -83,9 +88,9 @@ class Scene:
             _, instance = self._instances.popitem()
             instance.kill()
 
-    def _instance(self, name: str) -> Instance:
+    def _instance(self, name: str, *, load_gate: str | None = None) -> Instance:
         if name not in self._instances:
-            instance = Instance(replace(self._config))
+            instance = Instance(replace(self._config, load_gate=load_gate))
             self._instances[name] = instance
             instance.start()
         return self._instances[name]
@@ -126,7 +131,11 @@ class Scene:
         return step
 
     def _tampered(self, store: LocalStore | PrivateFolder, keys: list[str]) -> Step:
-        """One shard of a prompt's block is altered behind the connector's back."""
+        """One shard of a prompt's block is altered behind the connector's back.
+
+        Where promises are staged, instances keep in memory what they have verified, so the store
+        is read by instances that have seen nothing yet.
+        """
         shards = [key for key in keys if _SHARD.search(key)]
         if not shards:
             raise SimulationError(f"no shard among the {len(keys)} keys of the store")
@@ -135,24 +144,20 @@ class Scene:
             store.alter(victim)
         else:
             self._alter(store, victim)
-        step, results = self._serve("tampered", "restarted", retries=1, errors_expected=1)
+        failures = 0 if self._staged else 1
+        reader, second_reader = ("reader", "healed") if self._staged else ("restarted",) * 2
+        step, results = self._serve("tampered", reader, retries=failures, errors_expected=failures)
         step.expect("blocks_rejected", step.blocks_rejected, 1)
-        step.expect("requests retried", sum(result.retries for result in results), 1)
-        retried = [result for result in results if result.retries]
-        recomputed = sum(result.blocks_matchable - result.blocks_hit for result in retried)
-        if retried and not recomputed:
-            step.faults.append("the retry recomputed nothing")
-        untouched = [result for result in results if not result.retries]
-        step.expect(
-            "blocks hit by the other requests",
-            sum(result.blocks_hit for result in untouched),
-            sum(result.blocks_matchable for result in untouched),
-        )
-        healed = self._full("tampered", "restarted")
+        step.expect("requests retried", sum(result.retries for result in results), failures)
+        short = [result for result in results if result.blocks_hit < result.blocks_matchable]
+        step.expect("requests that computed blocks", len(short), 1)
+        recomputed = sum(result.blocks_matchable - result.blocks_hit for result in short)
+        healed = self._full("tampered", second_reader)
         step.faults += [f"afterwards {fault}" for fault in healed.faults]
         step.bytes_loaded += healed.bytes_loaded
         step.bytes_saved += healed.bytes_saved
         step.verified_after_healing = healed.blocks_verified
+        how = "not promised" if self._staged else "noticed by a load that failed closed"
         step.more = {
             "tampered_key": victim,
             "retries": sum(result.retries for result in results),
@@ -163,27 +168,76 @@ class Scene:
                 "blocks_hit": healed.blocks_hit,
                 "blocks_verified": healed.blocks_verified,
             },
-            "note": f"one bit of one stored shard flipped: noticed, {recomputed} blocks recomputed "
-            f"by the retry, then {healed.blocks_hit} of {healed.blocks_matchable} reused again",
+            "note": f"one bit of one stored shard flipped: {how}, {recomputed} blocks recomputed, "
+            f"then {healed.blocks_hit} of {healed.blocks_matchable} reused again",
         }
         return step
 
     def _store_gone(self, store: LocalStore | PrivateFolder) -> Step:
         """Storage is killed; once the store has expired it, everything is recomputed."""
-        if isinstance(store, PrivateFolder):
-            store.remove()
-            waited, how = 0.0, "folder removed"
+        kept: RequestResult | None = None
+        witness = "restarted"
+        if self._staged:
+            witness = "witness"  # has nothing in memory
+            self._instance(witness)
+            kept, (waited, how) = self._lose_after_promise(store)
         else:
-            waited = store.kill_storage()
-            how = f"storage killed, expired by the store after {waited:.1f} s"
-        step, results = self._serve("store_gone", "restarted")
+            waited, how = self._take_away(store)
+        step, results = self._serve("store_gone", witness)
         step.expect("blocks_hit", step.blocks_hit, 0)
         step.expect("requests done", sum(result.ok for result in results), len(results))
         step.more = {
             "storage_expired_after_s": round(waited, 3),
             "note": f"{how}: all recomputed",
         }
+        if kept is not None:
+            step.expect("errors after the promise", kept.errors, [])
+            step.expect("blocks hit as promised", kept.blocks_hit, kept.blocks_matchable)
+            step.expect("blocks verified as promised", kept.blocks_verified, kept.blocks_hit)
+            step.more["promise_kept"] = {
+                "blocks_promised": kept.blocks_hit,
+                "blocks_verified": kept.blocks_verified,
+            }
+            step.more["note"] = (
+                f"{how} between a promise and its load: {kept.blocks_verified} of "
+                f"{kept.blocks_matchable} blocks loaded all the same; later requests recomputed"
+            )
         return step
+
+    def _take_away(self, store: LocalStore | PrivateFolder) -> tuple[float, str]:
+        """Seconds until the store said so, and what was done."""
+        if isinstance(store, PrivateFolder):
+            store.remove()
+            return 0.0, "folder removed"
+        waited = store.kill_storage()
+        return waited, f"storage killed, expired by the store after {waited:.1f} s"
+
+    def _lose_after_promise(
+        self, store: LocalStore | PrivateFolder
+    ) -> tuple[RequestResult, tuple[float, str]]:
+        """A request stops between its promise and its load; meanwhile the store goes."""
+        with tempfile.TemporaryDirectory(prefix="mooncake-trtllm-") as folder:
+            gate = Path(folder) / "gate"
+            gate.touch()
+            reached = gate.with_name("gate.reached")
+            instance = self._instance("holder", load_gate=str(gate))
+
+            def take_away_meanwhile() -> tuple[float, str]:
+                give_up = time.monotonic() + _PROMISE_TIMEOUT_S
+                try:
+                    while not reached.exists() and time.monotonic() < give_up:
+                        threading.Event().wait(0.01)
+                    return self._take_away(store)
+                finally:
+                    gate.unlink()
+
+            with ThreadPoolExecutor(1) as executor:
+                taken = executor.submit(take_away_meanwhile)
+                result = instance.serve(Prompt(self._prompts[0]))
+                lost = taken.result()
+            if not reached.exists():
+                raise SimulationError("nothing was promised, so that no load could be held up")
+            return result, lost
 
     def _serve(
         self,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+
+from mooncake_trtllm.settings import parse_settings
 
 __all__ = [
     "BACKENDS",
     "GRANULARITIES",
     "granularity_settings",
     "in_process_only",
+    "is_staged",
     "objects_per_block",
 ]
 
@@ -24,6 +28,12 @@ def in_process_only(backend: str) -> bool:
 def granularity_settings(granularity: str) -> Mapping[str, str]:
     """The environment by which an instance stores blocks whole or layer by layer."""
     return {"MC_LAYER_GRANULARITY": "1"} if granularity == "layer" else {}
+
+
+def is_staged(environment: Mapping[str, str]) -> bool:
+    """Whether instances with these variables, over the user's settings, stage their promises."""
+    settings = parse_settings({**os.environ, **environment}, {})
+    return settings.text("MC_PROMISE") == "staged" and not settings.flag("MC_LAYER_GRANULARITY")
 
 
 def objects_per_block(granularity: str, ranks: int, layers: int) -> int:

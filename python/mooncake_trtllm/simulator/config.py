@@ -96,6 +96,9 @@ class InstanceConfig:
     """Idle turns call `build_connector_meta(None)`, as some nightlies did."""
     vocabulary: int = 32000
 
+    load_gate: str | None = None
+    """A path: while something is there, a step that has promised loads stops before it makes them,
+    and rank 0 says so by making `<path>.reached`."""
     quiet: bool = False
     """Ranks that are processes print to a file that is shown only when one of them dies."""
     callback_bound_s: float = 5.0

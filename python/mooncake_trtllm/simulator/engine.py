@@ -15,9 +15,11 @@ Every rank runs this loop in lockstep, as the runtime's ranks do. One turn:
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from mooncake_trtllm.simulator.batching import blocks_for, chunk_after_match, form_batch
@@ -36,6 +38,8 @@ from mooncake_trtllm.simulator.reports import BatchReporter
 from mooncake_trtllm.simulator.violations import InvariantError, SimulationError
 
 __all__ = ["Engine"]
+
+_GATE_POLL_S = 0.01
 
 
 class Engine:
@@ -260,7 +264,18 @@ class Engine:
         blocks = promised // self.config.geometry.tokens_per_block
         self._blocks_loading = blocks
         self.ledger.blocks_loaded += blocks
+        if promised and self.config.load_gate is not None:
+            self._stand_at(Path(self.config.load_gate))
         return self._attempt(batch, self._worker.start_load)
+
+    def _stand_at(self, gate: Path) -> None:
+        """Waits until the gate is open, at most as long as a rank may hang."""
+        give_up = time.monotonic() + self.config.hang_timeout_s
+        if self.rank == 0 and gate.exists():
+            gate.with_name(f"{gate.name}.reached").touch()
+        while gate.exists() and time.monotonic() < give_up:
+            self._beat()
+            threading.Event().wait(_GATE_POLL_S)
 
     def _attempt(self, batch: list[Record], action: Callable[[], object]) -> bool:
         """Does what may find that a promised block is not in place.

@@ -34,6 +34,7 @@ __all__ = ["Instance"]
 _POLL_S = 0.2
 _ECHO_WAIT_S = 1.0
 _HANG_MARGIN_S = 5.0
+_WARM_UP_S = 10.0
 
 
 class Instance:
@@ -62,7 +63,20 @@ class Instance:
             self._end(failed=True)
             raise
         ranks.started()
+        self._warm_up()
         return self
+
+    def _warm_up(self) -> None:
+        """Steps without blocks, as engines make some before they serve, until all ranks are met."""
+        give_up = time.monotonic() + _WARM_UP_S
+        while self._ranks_awaited() and time.monotonic() < give_up:
+            self.serve(Prompt([1], cache_salt="warm-up", max_new_tokens=1))
+
+    def _ranks_awaited(self) -> int:
+        if self.config.tp == 1:
+            return 0
+        scheduler = self.stats()[0].get("scheduler") or {}
+        return int(scheduler.get("ranks_awaited", 0))
 
     def close(self) -> None:
         """Closes the connector and ends the ranks. Idempotent."""

@@ -69,6 +69,22 @@ class Ledger:
                 f"requests_tracked={tracked} after all requests ended, of which "
                 f"{self.silent_endings} ended without request_finished",
             )
+        held = _number(stats, "promises_held") if "promises_held" in stats else 0
+        if held > self.silent_endings:
+            raise InvariantError("I6", f"promises_held={held} after all requests ended")
+
+    def _check_refusals(self, stats: Stats) -> None:
+        """A block that is refused before it is promised raises nothing; at a load it does."""
+        refused = sum(_number(stats, name) for name in ("loads_missing", "loads_unavailable"))
+        rejected = sum(_number(stats, name) for name in _REJECTIONS)
+        if not stats.get("stage_short_rejected"):
+            refused, rejected = refused + rejected, 0
+        if self.loads_failed == 0 < refused or self.loads_failed > refused + rejected:
+            raise InvariantError(
+                "I7",
+                f"{refused} blocks counted as rejected, missing or unavailable, "
+                f"but {self.loads_failed} loads raised",
+            )
 
     def check_worker(self, stats: Stats, *, expect_saves: bool) -> None:
         """I6 and I7 on a worker whose saves are drained."""
@@ -83,14 +99,7 @@ class Ledger:
                 f"blocks_loaded={loaded}, the driver counted {_range(self.blocks_loaded, most)}",
             )
         _expect("bytes_loaded", _number(stats, "bytes_loaded"), loaded * self.page_bytes)
-        refused = sum(_number(stats, name) for name in (*_REJECTIONS, "loads_missing"))
-        refused += _number(stats, "loads_unavailable")
-        if (refused > 0) != (self.loads_failed > 0):
-            raise InvariantError(
-                "I7",
-                f"{refused} blocks counted as rejected, missing or unavailable, "
-                f"but {self.loads_failed} loads raised",
-            )
+        self._check_refusals(stats)
         saved = sum(_number(stats, name) for name in _SAVE_OUTCOMES)
         least = self.blocks_fresh if expect_saves else 0
         if not least <= saved <= self.blocks_savable:
