@@ -1,5 +1,6 @@
 #include "os/socket.h"
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -149,6 +150,11 @@ Result<std::uint16_t> free_tcp_port(const std::string& host) {
     error = errno;
   }
   return Status(Code::kUnavailable, "no free port on " + host + ": " + reason_of(error));
+}
+
+void close_on_exec(int descriptor) {
+  const int flags = ::fcntl(descriptor, F_GETFD);
+  if (flags >= 0) static_cast<void>(::fcntl(descriptor, F_SETFD, flags | FD_CLOEXEC));
 }
 
 }  // namespace kvc

@@ -1,4 +1,4 @@
-// TCP, as far as a client needs it before it hands an address to somebody else's code.
+// Sockets, as far as is needed before an address or descriptor is handed to somebody else's code.
 #pragma once
 
 #include <cstdint>
@@ -29,5 +29,8 @@ Result<std::string> tcp_reach(const HostPort& peer, Duration budget);
 /// A port of `host` (an address of this machine) that was free just now. kUnavailable, naming the
 /// host and the reason, if there is none.
 Result<std::uint16_t> free_tcp_port(const std::string& host);
+
+/// Programs that this process starts do not inherit the descriptor.
+void close_on_exec(int descriptor);
 
 }  // namespace kvc

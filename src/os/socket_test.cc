@@ -1,6 +1,7 @@
 #include "os/socket.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -79,6 +80,16 @@ TEST(Socket, UnresolvableNameIsUnavailable) {
   ASSERT_FALSE(own.ok());
   EXPECT_EQ(own.status().code(), Code::kUnavailable);
   EXPECT_NE(own.status().message().find(host), std::string::npos);
+}
+
+TEST(Socket, IsNotInheritedOnceMarked) {
+  const int descriptor = ::socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_GE(descriptor, 0);
+  ASSERT_EQ(::fcntl(descriptor, F_GETFD) & FD_CLOEXEC, 0);
+  close_on_exec(descriptor);
+  EXPECT_EQ(::fcntl(descriptor, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+  ::close(descriptor);
+  close_on_exec(-1);  // nothing happens
 }
 
 TEST(Socket, FreePortsAreOfThisMachineOnly) {
