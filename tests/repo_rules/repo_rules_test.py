@@ -87,6 +87,15 @@ BAD: dict[str, list[dict[str, str | None]]] = {
         {"src/base/a.cc": '#include "os/clock.h"\n', "src/os/clock.h": "#pragma once\n"},
         {"src/commit/a.cc": '#include "os/clock.h"\n', "src/os/clock.h": "#pragma once\n"},
         {"src/connector/a.cc": '#include "store/memory/memory_store.h"\n'},
+        {
+            "src/connector/a.cc": '#include "channel/frame.h"\n',
+            "src/channel/frame.h": "#pragma once\n",
+        },
+        {
+            "src/channel/a.cc": '#include "connector/stager.h"\n',
+            "src/connector/stager.h": "#pragma once\n",
+        },
+        {"src/channel/a.cc": '#include "store/memory/memory_store.h"\n'},
         {"src/store/a.cc": '#include "store/memory/memory_store.h"\n'},
         {"src/store/wrap/a.cc": '#include "store/memory/memory_store.h"\n'},
         {"src/base/a.cc": '#include "testing/seed.h"\n'},

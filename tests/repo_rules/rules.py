@@ -263,6 +263,7 @@ ALLOWED_INCLUDES = {
     "store": {*LOW, "store"},
     "commit": {"base", "keyspace", "format", "layout", "store", "commit"},
     "replication": {"base", "keyspace", "layout", "replication"},
+    "channel": {"base", "os", "channel"},
     "connector": {
         *("base", "keyspace", "format", "layout", "store", "commit", "replication", "connector")
     },
