@@ -1,6 +1,6 @@
 // The way between a leader and the ranks that live elsewhere: orders go out, progress comes back.
-// Elsewhere is another process, another host or another thread; rank 0, which shares the leader's
-// process, needs none.
+// Elsewhere is another process, another host or another thread; for rank 0, which shares the
+// leader's process, make_direct_link() does.
 //
 //   leader   ChannelServer listens and has one StageLink per rank. Its rendezvous, a line of text,
 //            reaches the ranks by whatever way the engine broadcasts its plans.
@@ -16,10 +16,9 @@
 // connects again. What was on its way then is lost, which the protocol of kvc/stage.h allows for.
 //
 // Threads: every method may be called from any thread. Each server and each client that has a
-// rendezvous owns one thread, on which StageSink, StageRank and LiveHolds are called; they must not
-// end the object that calls them. A forked child has no such thread: it must leave the objects of
-// its parent alone, destructors included.
-// Claims and their tests: docs/contract/channel.md.
+// rendezvous owns one thread, on which StageSink, StageRank and HoldsToKeep are called; they must
+// not end the object that calls them. A forked child has no such thread: it must leave the objects
+// of its parent alone, destructors included. Claims and their tests: docs/contract/channel.md.
 #pragma once
 
 #include <chrono>
@@ -60,7 +59,7 @@ struct ChannelServerOptions {
 };
 
 /// Holds that a rank keeps when it connects again, of all up to `newest`.
-struct LiveHolds {
+struct HoldsToKeep {
   std::vector<HoldId> live;
   HoldId newest = 0;
 };
@@ -108,6 +107,11 @@ inline constexpr StatField<ChannelServerStats> kChannelServerStats[] = {
 };
 static_assert(covers_all(kChannelServerStats));
 
+/// The way to a rank of the same process, which is always connected. Orders reach `stage`, and its
+/// reports `sink` as long as that lives, on the threads of their callers.
+std::shared_ptr<StageLink> make_direct_link(std::uint32_t rank, std::shared_ptr<StageRank> stage,
+                                            std::weak_ptr<StageSink> sink);
+
 class ChannelServer {
  public:
   /// Listens, and lets callers wait. kInvalid for options that cannot be meant, kUnavailable if the
@@ -120,7 +124,7 @@ class ChannelServer {
 
   /// Begins to take ranks in. `live` is asked, without any lock held, when a rank has connected and
   /// `connected()` of its link is true already. Once; later calls do nothing.
-  void serve(std::shared_ptr<StageSink> sink, std::function<LiveHolds()> live);
+  void serve(std::shared_ptr<StageSink> sink, std::function<HoldsToKeep()> live);
 
   /// The way to rank 1 to world_size - 1; nullptr for others. It may outlive the server; it is then
   /// not connected.
