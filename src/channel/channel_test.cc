@@ -10,6 +10,7 @@
 #include "channel/channel_fixture.h"
 #include "os/file.h"
 #include "os/folder.h"
+#include "os/socket.h"
 #include "os/thread.h"
 
 namespace kvc {
@@ -276,11 +277,13 @@ TEST(Channel, LeadersDifferInEverySecret) {
 }
 
 TEST(Channel, AStatedPortIsTakenAndGivenBack) {
+  const Result<std::uint16_t> port = free_tcp_port("127.0.0.1");
+  ASSERT_TRUE(port.ok());
   for (int i = 0; i < 2; ++i) {
     // The second leader gets it although connections of the first have just ended.
-    const Leader leader(server_options(2, "127.0.0.1:47613"));
+    const Leader leader(server_options(2, "127.0.0.1:" + std::to_string(*port)));
     ASSERT_NE(leader.server, nullptr);
-    EXPECT_EQ(leader.rendezvous().port, 47613);
+    EXPECT_EQ(leader.rendezvous().port, *port);
     Follower follower(client_options(1, 2));
     ASSERT_TRUE(follower.client->meet(leader.server->rendezvous()).ok());
     ASSERT_TRUE(leader.wait_for_all());

@@ -43,8 +43,8 @@ class IoLoop {
   Thread thread_;
 };
 
-/// "name kvc-channel": at most `count` lines in the life of the limiter, so that a rank that comes
-/// and goes all day does not fill a disk. One thread at a time.
+/// Log lines of one channel: at most a hundred, so that a rank that comes and goes all day does not
+/// fill a disk. One thread at a time.
 class LineLimit {
  public:
   explicit LineLimit(std::shared_ptr<Logger> logger) : logger_(std::move(logger)) {}
