@@ -190,7 +190,9 @@ TEST(ChannelFaults, ACrowdOfMuteCallersLeavesRoomForRanks) {
   const std::uint64_t sent_away =
       leader.server->stats().refused_crowd + leader.server->stats().refused_silent;
   EXPECT_LE(sent_away, 60u);
-  Follower follower(client_options(1, 2));
+  ChannelClientOptions options = client_options(1, 2);
+  options.attempts = 1'000'000;
+  Follower follower(options);
   ASSERT_TRUE(follower.client->meet(leader.server->rendezvous()).ok());
   EXPECT_TRUE(leader.wait_for_all()) << "once those before it were hung up on";
 }
@@ -253,9 +255,9 @@ TEST(ChannelFaults, ARankThatAnswersNoHeartbeatIsLost) {
 }
 
 TEST(ChannelFaults, ARankThatAnswersHeartbeatsStays) {
-  const Leader leader(server_options(2, kImpatient));
+  const Leader leader(server_options(2, kWatchful));
   const std::unique_ptr<RawPeer> alive = admitted(leader, 1);
-  for (std::uint32_t beat = 0; beat < 3 * kImpatient.missed; ++beat) {
+  for (std::uint32_t beat = 0; beat < kWatchful.missed + 50; ++beat) {
     const std::optional<Message> message = alive->hear();
     ASSERT_TRUE(message.has_value() && std::holds_alternative<Ping>(*message));
     ASSERT_TRUE(alive->say(Pong{}));
@@ -265,7 +267,7 @@ TEST(ChannelFaults, ARankThatAnswersHeartbeatsStays) {
 }
 
 TEST(ChannelFaults, ARankWhoseStagingHangsIsLostAndComesBack) {
-  const Leader leader(server_options(2, {.interval = std::chrono::milliseconds(20), .missed = 25}));
+  const Leader leader(server_options(2, kWatchful));
   ChannelClientOptions options = client_options(1, 2);
   options.attempts = 1'000'000;
   Follower follower(options);
@@ -395,14 +397,19 @@ TEST(ChannelFaults, ALeaderThatSpeaksAnotherProtocolIsLeftAndTriedAgain) {
 
 TEST(ChannelFaults, ALeaderThatIsSilentIsLeftAndTriedAgain) {
   RawLeader leader;
-  Follower follower(client_options(1, 2, kImpatient));
+  ChannelClientOptions options = client_options(1, 2, kImpatient);
+  options.attempts = 1'000'000;
+  Follower follower(options);
   ASSERT_TRUE(follower.client->meet(format_rendezvous(leader.rendezvous)).ok());
   std::unique_ptr<RawPeer> caller = leader.caller();  // never answers
   EXPECT_TRUE(caller->hears_the_end());
-  caller = leader.caller();
-  ASSERT_TRUE(caller->say(Welcome{}));  // and no word after it
-  EXPECT_TRUE(caller->hears_the_end());
-  EXPECT_TRUE(follower.rank->wait_for_kept(1));
+  EXPECT_TRUE(follower.rank->kept().empty());
+  // No word after a welcome. One that came too late is as good as none.
+  while (follower.rank->kept().empty()) {
+    caller = leader.caller();
+    static_cast<void>(caller->say(Welcome{}));
+    EXPECT_TRUE(caller->hears_the_end());
+  }
 }
 
 TEST(ChannelFaults, ALeaderThatNeverReadsCutsTheReportsNotTheRank) {

@@ -180,9 +180,12 @@ inline StageOrder order_of(HoldId hold, std::size_t blocks) {
 /// Beats so slow that a loaded machine loses nobody, and so fast that nobody waits for them.
 inline constexpr ChannelHeartbeat kPatient{.interval = std::chrono::milliseconds(10),
                                            .missed = 2000};
-/// For callers that never answer.
-inline constexpr ChannelHeartbeat kImpatient{.interval = std::chrono::milliseconds(2),
-                                             .missed = 10};
+/// For ends that never answer.
+inline constexpr ChannelHeartbeat kImpatient{.interval = std::chrono::milliseconds(10),
+                                             .missed = 30};
+/// For ends that answer until the test stops them.
+inline constexpr ChannelHeartbeat kWatchful{.interval = std::chrono::milliseconds(5),
+                                            .missed = 400};
 
 inline const Fingerprint kKeyspace = {std::byte{7}, std::byte{8}};
 

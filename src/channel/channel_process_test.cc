@@ -104,7 +104,7 @@ TEST(ChannelProcess, AKilledRankIsLostAtOnceAndItsSuccessorIsTakenIn) {
 }
 
 TEST(ChannelProcess, AStoppedRankIsLostAndComesBackWhenItGoesOn) {
-  const ProcessLeader leader(options_of({.interval = std::chrono::milliseconds(20), .missed = 25}));
+  const ProcessLeader leader(options_of(kWatchful));
   RankProcess rank(leader.server->rendezvous(), 1, 3);
   ASSERT_TRUE(leader.wait_for(1));
   EXPECT_EQ(rank.line(), "keep 8 2 3");
