@@ -16,7 +16,7 @@
 // connects again. What was on its way then is lost, which the protocol of kvc/stage.h allows for.
 //
 // Threads: every method may be called from any thread. Each server and each client that has a
-// rendezvous owns one thread, on which StageSink, StageRank and HoldsToKeep are called; they must
+// rendezvous owns one thread, on which StageSink, StageRank and LiveHolds are called; they must
 // not end the object that calls them. A forked child has no such thread: it must leave the objects
 // of its parent alone, destructors included. Claims and their tests: docs/contract/channel.md.
 #pragma once
@@ -28,7 +28,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "kvc/clock.h"
 #include "kvc/identity.h"
@@ -56,12 +55,6 @@ struct ChannelServerOptions {
   /// Of one rank, in bytes not taken yet; past it the rank is lost.
   std::size_t queue_bytes = std::size_t{8} << 20;
   ChannelHeartbeat heartbeat = {};
-};
-
-/// Holds that a rank keeps when it connects again, of all up to `newest`.
-struct HoldsToKeep {
-  std::vector<HoldId> live;
-  HoldId newest = 0;
 };
 
 struct ChannelServerStats {
@@ -124,7 +117,7 @@ class ChannelServer {
 
   /// Begins to take ranks in. `live` is asked, without any lock held, when a rank has connected and
   /// `connected()` of its link is true already. Once; later calls do nothing.
-  void serve(std::shared_ptr<StageSink> sink, std::function<HoldsToKeep()> live);
+  void serve(std::shared_ptr<StageSink> sink, std::function<LiveHolds()> live);
 
   /// The way to rank 1 to world_size - 1; nullptr for others. It may outlive the server; it is then
   /// not connected.

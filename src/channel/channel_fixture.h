@@ -149,7 +149,7 @@ class FakeRank final : public StageRank {
     const MutexLock lock(watched_.mutex);
     return releases_;
   }
-  std::vector<HoldsToKeep> kept() const {
+  std::vector<LiveHolds> kept() const {
     const MutexLock lock(watched_.mutex);
     return kept_;
   }
@@ -162,7 +162,7 @@ class FakeRank final : public StageRank {
   std::vector<StageOrder> orders_;
   std::vector<Report> reports_;
   std::vector<HoldRelease> releases_;
-  std::vector<HoldsToKeep> kept_;
+  std::vector<LiveHolds> kept_;
 };
 
 inline BlockHash block(std::uint64_t number) {
@@ -191,8 +191,8 @@ inline const Fingerprint kKeyspace = {std::byte{7}, std::byte{8}};
 
 /// A leader that serves.
 struct Leader {
-  explicit Leader(ChannelServerOptions options, HoldsToKeep holds = {})
-      : live(std::make_shared<HoldsToKeep>(std::move(holds))) {
+  explicit Leader(ChannelServerOptions options, LiveHolds holds = {})
+      : live(std::make_shared<LiveHolds>(std::move(holds))) {
     Result<std::unique_ptr<ChannelServer>> made =
         ChannelServer::create(std::move(options), kKeyspace, logger);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
@@ -212,7 +212,7 @@ struct Leader {
 
   std::shared_ptr<testlib::CollectingLogger> logger = std::make_shared<testlib::CollectingLogger>();
   std::shared_ptr<FakeSink> sink = std::make_shared<FakeSink>();
-  const std::shared_ptr<HoldsToKeep> live;  ///< Not to be changed while ranks connect.
+  const std::shared_ptr<LiveHolds> live;  ///< Not to be changed while ranks connect.
   std::unique_ptr<ChannelServer> server;
 };
 

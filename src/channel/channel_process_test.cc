@@ -58,7 +58,7 @@ struct ProcessLeader {
   explicit ProcessLeader(ChannelServerOptions options)
       : server(std::move(
             *ChannelServer::create(std::move(options), Fingerprint{}, make_null_logger()))) {
-    server->serve(sink, [] { return HoldsToKeep{.live = {2, 3}, .newest = 8}; });
+    server->serve(sink, [] { return LiveHolds{.live = {2, 3}, .newest = 8}; });
   }
   bool wait_for(std::uint32_t rank) const {
     return eventually([&] { return server->link(rank)->connected(); });

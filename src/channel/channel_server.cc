@@ -5,6 +5,7 @@
 #include <optional>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <asio/error.hpp>
 #include <asio/steady_timer.hpp>
@@ -115,7 +116,7 @@ class ChannelServer::Core final : public ConnectionOwner {
   Status listen(std::shared_ptr<Logger> logger);
 
   // From any thread.
-  void serve(std::shared_ptr<StageSink> sink, std::function<HoldsToKeep()> live);
+  void serve(std::shared_ptr<StageSink> sink, std::function<LiveHolds()> live);
   void close();
   std::shared_ptr<StageLink> link(std::uint32_t rank) const {
     return rank < links_.size() ? links_[rank] : nullptr;
@@ -164,7 +165,7 @@ class ChannelServer::Core final : public ConnectionOwner {
   bool closed_ KVC_GUARDED_BY(mutex_) = false;
 
   std::shared_ptr<StageSink> sink_;
-  std::function<HoldsToKeep()> live_;
+  std::function<LiveHolds()> live_;
   bool closing_ = false;
   bool accept_rests_ = false;  ///< Until the next beat, since the system has no more descriptors.
   std::vector<Rank> ranks_;
@@ -196,8 +197,7 @@ Status ChannelServer::Core::listen(std::shared_ptr<Logger> logger) {
   return {};
 }
 
-void ChannelServer::Core::serve(std::shared_ptr<StageSink> sink,
-                                std::function<HoldsToKeep()> live) {
+void ChannelServer::Core::serve(std::shared_ptr<StageSink> sink, std::function<LiveHolds()> live) {
   const MutexLock lock(mutex_);
   if (serving_ || closed_) return;
   serving_ = true;
@@ -326,7 +326,7 @@ void ChannelServer::Core::admit(Connection& from, const Hello& hello) {
   // In this order: what is ordered or released from now on goes out after the welcome, what was
   // before is in `live`.
   links_[hello.rank]->line().attach(rank.connection);
-  from.open_with(Welcome{live_ ? live_() : HoldsToKeep{}});
+  from.open_with(Welcome{live_ ? live_() : LiveHolds{}});
 }
 
 void ChannelServer::Core::on_closed(Connection& which, Cut cut, const std::string& why) {
@@ -418,7 +418,7 @@ Result<std::unique_ptr<ChannelServer>> ChannelServer::create(ChannelServerOption
   return server;
 }
 
-void ChannelServer::serve(std::shared_ptr<StageSink> sink, std::function<HoldsToKeep()> live) {
+void ChannelServer::serve(std::shared_ptr<StageSink> sink, std::function<LiveHolds()> live) {
   core_->serve(std::move(sink), std::move(live));
 }
 std::shared_ptr<StageLink> ChannelServer::link(std::uint32_t rank) const {

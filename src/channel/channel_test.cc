@@ -132,7 +132,7 @@ TEST_P(ChannelOnBothKinds, ARankThatConnectsLearnsWhatToKeepBeforeAnythingElse) 
   ASSERT_TRUE(leader.wait_for_all());
   leader.server->link(1)->stage(order_of(7, 1));
   ASSERT_TRUE(follower.rank->wait_for_orders(1));
-  const std::vector<HoldsToKeep> kept = follower.rank->kept();
+  const std::vector<LiveHolds> kept = follower.rank->kept();
   ASSERT_EQ(kept.size(), 1u);
   EXPECT_EQ(kept[0].live, (std::vector<HoldId>{3, 5}));
   EXPECT_EQ(kept[0].newest, 6u);
@@ -205,7 +205,7 @@ TEST_P(ChannelOnBothKinds, AnotherLeaderEndsTheHoldsOfTheFirstAndHearsNothingOfT
   ASSERT_TRUE(second.wait_for_all());
   ASSERT_TRUE(first.sink->wait_for_lost(1));
   ASSERT_TRUE(follower.rank->wait_for_kept(3));
-  const HoldsToKeep between = follower.rank->kept()[1];
+  const LiveHolds between = follower.rank->kept()[1];
   EXPECT_TRUE(between.live.empty());
   EXPECT_EQ(between.newest, ~HoldId{0});
   follower.rank->reports()[0]({.hold = 1, .staged = 3, .done = true});
@@ -240,7 +240,7 @@ TEST(Channel, CallersWaitUntilTheLeaderServes) {
   ASSERT_TRUE(follower.client->meet((*server)->rendezvous()).ok());
   EXPECT_FALSE((*server)->complete());
   const auto sink = std::make_shared<FakeSink>();
-  (*server)->serve(sink, [] { return HoldsToKeep{}; });
+  (*server)->serve(sink, [] { return LiveHolds{}; });
   EXPECT_TRUE(eventually([&] { return (*server)->complete(); }));
   (*server)->close();
   EXPECT_EQ(sink.use_count(), 1) << "a closed server keeps nobody alive";

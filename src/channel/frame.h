@@ -42,7 +42,7 @@ struct Hello {
 
 /// The leader's answer: the rank is in, and this is what it is to keep.
 struct Welcome {
-  HoldsToKeep holds;
+  LiveHolds holds;
 };
 
 /// The leader's other answer, after which it hangs up.
