@@ -16,9 +16,10 @@
 // connects again. What was on its way then is lost, which the protocol of kvc/stage.h allows for.
 //
 // Threads: every method may be called from any thread. Each server and each client that has a
-// rendezvous owns one thread, on which StageSink, StageRank and LiveHolds are called; they must
-// not end the object that calls them. A forked child has no such thread: it must leave the objects
-// of its parent alone, destructors included. Claims and their tests: docs/contract/channel.md.
+// rendezvous owns one thread, on which StageSink, StageRank and the callback of serve() are called;
+// they must not end the object that calls them. A forked child has no such thread: it must leave
+// the objects of its parent alone, destructors included. Claims and their tests:
+// docs/contract/channel.md.
 #pragma once
 
 #include <chrono>
@@ -28,7 +29,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "kvc/clock.h"
 #include "kvc/identity.h"

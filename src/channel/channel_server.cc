@@ -5,6 +5,7 @@
 #include <optional>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <asio/error.hpp>
 #include <asio/steady_timer.hpp>
