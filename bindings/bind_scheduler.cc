@@ -141,7 +141,7 @@ void bind_scheduler(nb::module_& m) {
           "request"_a, "why"_a, "For explain() alone: the request is not asked about.")
       .def(
           "explain", [](const SchedulerObject& s) { return s->explain(); },
-          "A line for each of the last requests: matched, offered, and what ended it.")
+          "A line for each of the last requests: why it got what it got.")
       .def(
           "stats", [](const SchedulerObject& s) { return to_numbers(s->stats(), kSchedulerStats); },
           nb::sig(kNumbersType))
