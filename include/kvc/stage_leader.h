@@ -93,9 +93,4 @@ class StageLeader final : public StageSink {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The link to a rank of the leader's own process, which is always connected. `rank` answers for
-/// what it cannot do any more; nothing is reported once the leader is gone.
-std::shared_ptr<StageLink> make_local_link(std::uint32_t number, std::shared_ptr<StageRank> rank,
-                                           std::weak_ptr<StageSink> leader);
-
 }  // namespace kvc

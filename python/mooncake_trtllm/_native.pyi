@@ -362,7 +362,7 @@ class Scheduler:
         """For explain() alone: the request is not asked about."""
 
     def explain(self) -> list[str]:
-        """A line for each of the last requests: matched, offered, and what ended it."""
+        """A line for each of the last requests: why it got what it got."""
 
     def stats(self) -> dict[str, int]: ...
     def latencies(self) -> dict[str, tuple[list[int], float]]: ...

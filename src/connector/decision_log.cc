@@ -83,7 +83,7 @@ void DecisionLog::add(Decision decision) {
 
 std::vector<Decision> DecisionLog::entries() const {
   std::vector<Decision> entries = ring_;
-  std::ranges::rotate(entries, entries.begin() + static_cast<std::ptrdiff_t>(next_));
+  std::rotate(entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(next_), entries.end());
   return entries;
 }
 

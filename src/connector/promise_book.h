@@ -51,18 +51,18 @@ class PromiseBook {
   /// The rank counts as having staged nothing, in every hold that is still open.
   void on_rank_lost(std::uint32_t rank);
   /// Whether waiting longer could not make the promise longer; true for a hold that is not open.
-  bool is_settled(HoldId hold) const;
+  bool is_settled(HoldId id) const;
 
   /// The promise: what every rank has staged. The rest is released; nothing staged ends the hold.
-  StagedPrefix close(HoldId hold, Instant now);
+  StagedPrefix close(HoldId id, Instant now);
   /// The same promise is given once more: its time begins anew. False if it is over.
-  bool renew(HoldId hold, Instant now);
+  bool renew(HoldId id, Instant now);
   /// From here on the promise is firm. False if it is over.
-  bool allocated(HoldId hold);
+  bool allocated(HoldId id);
   /// The next plan has its load. No release of it is told from here on.
-  void planned(HoldId hold);
+  void planned(HoldId id);
   /// Blocks from `from_block` on are not needed; 0 ends the hold.
-  void release(HoldId hold, std::uint32_t from_block);
+  void release(HoldId id, std::uint32_t from_block);
   /// Ends promises that were not allocated in time. How many.
   std::size_t expire(Instant now);
 
@@ -100,8 +100,8 @@ class PromiseBook {
     std::uint64_t plan;
   };
 
-  Hold* find(HoldId hold);
-  const Hold* find(HoldId hold) const;
+  Hold* find(HoldId id);
+  const Hold* find(HoldId id) const;
   StagedPrefix staged_by_all(const Hold& hold) const;
   Instant end_of_a_hold(Instant now) const;
   void tell(HoldRelease release);

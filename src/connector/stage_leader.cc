@@ -202,33 +202,4 @@ void StageLeader::on_rank_lost(std::uint32_t rank) {
   impl_->changed.notify_all();
 }
 
-namespace {
-
-class LocalLink final : public StageLink {
- public:
-  LocalLink(std::uint32_t number, std::shared_ptr<StageRank> rank, std::weak_ptr<StageSink> leader)
-      : number_(number), rank_(std::move(rank)), leader_(std::move(leader)) {}
-
-  bool connected() const override { return true; }
-  void stage(StageOrder order) override {
-    rank_->stage(std::move(order),
-                 [number = number_, leader = leader_](const StageProgress& progress) {
-                   if (const auto sink = leader.lock()) sink->on_progress(number, progress);
-                 });
-  }
-  void release(HoldRelease release) override { rank_->release(release); }
-
- private:
-  const std::uint32_t number_;
-  const std::shared_ptr<StageRank> rank_;
-  const std::weak_ptr<StageSink> leader_;
-};
-
-}  // namespace
-
-std::shared_ptr<StageLink> make_local_link(std::uint32_t number, std::shared_ptr<StageRank> rank,
-                                           std::weak_ptr<StageSink> leader) {
-  return std::make_shared<LocalLink>(number, std::move(rank), std::move(leader));
-}
-
 }  // namespace kvc

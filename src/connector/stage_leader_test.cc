@@ -208,34 +208,6 @@ TEST(StageLeader, GoneLeaderLeavesNothingHeld) {
   EXPECT_EQ(world.links[0]->releases(), (Releases{{open, 0}}));
 }
 
-/// Stages all at once, and remembers what it was told.
-class HandRank final : public StageRank {
- public:
-  void stage(StageOrder order, Report report) override {
-    report({order.hold, static_cast<std::uint32_t>(order.blocks.size()), true, StageEnd::kAll});
-    late_report = std::move(report);
-  }
-  void release(HoldRelease release) override { releases.push_back(release); }
-  void keep_only(std::span<const HoldId>, HoldId) override {}
-
-  Report late_report;
-  Releases releases;
-};
-
-TEST(StageLeader, RankOfItsOwnProcessNeedsNoChannel) {
-  StageFixture world(1);
-  const auto rank = std::make_shared<HandRank>();
-  world.leader->set_links({make_local_link(0, rank, world.leader)});
-  EXPECT_TRUE(world.leader->connected());
-  const StagedBlocks staged = stage(world, 3);
-  EXPECT_EQ(staged.blocks, 3u);
-  world.leader->release(staged.hold, 1);
-  EXPECT_EQ(rank->releases, (Releases{{staged.hold, 1}}));
-  world.leader.reset();
-  EXPECT_EQ(rank->releases.back(), (HoldRelease{staged.hold, 0}));
-  rank->late_report({staged.hold, 3, true, StageEnd::kAll});  // Goes nowhere.
-}
-
 TEST(StageLeader, TooManyPromisesMeanNoMore) {
   StageFixture world(1);
   StagedBlocks staged;
