@@ -49,12 +49,12 @@ SEEDS ?= 50000
 FIRST ?= $(shell printf '%d' 0x$$(git rev-parse --short=8 HEAD 2>/dev/null || echo 1))
 SIMULATIONS := build/release/tests/sim
 
-simulate:
+simulate: setup
 	@cmake --preset release -DKVC_BUILD_BENCH=OFF >/dev/null
 	@cmake --build --preset release --target kvc_simulate
 	@$(SIMULATIONS)/kvc_simulate --seeds $(SEEDS) --first $(FIRST)
 
-planted:
+planted: setup
 	@cmake --preset release -DKVC_BUILD_BENCH=OFF >/dev/null
 	@cmake --build --preset release --target kvc_simulate_planted
 	@$(SIMULATIONS)/kvc_simulate_planted --hunt 500000

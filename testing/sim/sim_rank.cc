@@ -28,7 +28,7 @@ void SimRank::crash() {
 
 void SimRank::restart() {
   pages_ = make_pool(options_.staging_pages, kObjectBytes, options_.save_pages);
-  tier_ = std::make_unique<HostTier>(pages_);
+  tier_ = std::make_unique<HostTier>(pages_, HostTierOptions{.spare_pages = options_.spare_pages});
   process_.restart();
 }
 
@@ -300,10 +300,7 @@ void SimRank::loads_done(const std::shared_ptr<Loading>& loading) {
 // ---- saves ----
 
 StagingLease SimRank::page_for_save() {
-  StagingLease page = pages_->borrow(StagingPool::Use::kSave);
-  while (page == nullptr && pages_->may_borrow(StagingPool::Use::kSave) && tier_->make_room()) {
-    page = pages_->borrow(StagingPool::Use::kSave);
-  }
+  StagingLease page = tier_->borrow_for_save();
   if (page != nullptr && site_.store.transfers().in_transfer(page->bytes().data())) {
     site_.oracle.violation("a snapshot is written to a page that a transfer still uses");
   }

@@ -21,6 +21,7 @@ struct SimRankOptions {
   std::uint32_t keyspace = 0;
   std::size_t staging_pages = 8;
   std::size_t save_pages = 4;
+  std::size_t spare_pages = 0;  ///< Neither staged into nor saved from.
   std::size_t fetch_batch = 2;
   std::uint32_t fetch_calls = 2;  ///< At a time.
   std::uint32_t writers = 2;      ///< Save batches at a time.

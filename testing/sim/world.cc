@@ -275,6 +275,8 @@ WorldOptions WorldOptions::draw(Choice& choice) {
   // Few pages: eviction, and no room at times. A prompt and a save fit in any case.
   options.engine.rank.staging_pages =
       options.blocks * options.shape.parts + (one_in(2) ? 1 : from(1, 8));
+  options.engine.rank.spare_pages = one_in(3) ? 1 : 0;
+  options.engine.rank.staging_pages += options.engine.rank.spare_pages;
   options.engine.rank.save_pages = std::max(options.shape.parts, from(1, 4));
   options.engine.rank.fetch_batch = from(1, 3);
   options.engine.rank.fetch_calls = from(1, 2);
@@ -312,6 +314,7 @@ std::string WorldOptions::to_string() const {
   add("fetch_budget", engine.leader.fetch_budget);
   add("staging_pages", engine.rank.staging_pages);
   add("save_pages", engine.rank.save_pages);
+  add("spare_pages", engine.rank.spare_pages);
   add("plan_latency", engine.plan_latency);
   add("steps_ahead", engine.steps_ahead);
   add("copy_ticks", engine.rank.copy_ticks);
