@@ -62,6 +62,12 @@ struct HoldRelease {
   friend bool operator==(const HoldRelease&, const HoldRelease&) = default;
 };
 
+/// What a rank keeps that was out of the leader's reach: of all holds up to `newest`, only `live`.
+struct LiveHolds {
+  std::vector<HoldId> live;
+  HoldId newest = 0;
+};
+
 /// The leader's way to one rank. From any thread. No call blocks or throws; what cannot be
 /// delivered is dropped (a lost rank).
 class StageLink {

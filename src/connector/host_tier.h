@@ -92,8 +92,8 @@ class HostTier {
   bool contains(const BlockHash& block) const { return entries_.contains(block); }
   /// Leading blocks that are resident.
   std::size_t resident_prefix(std::span<const BlockHash> blocks) const;
-  /// A block whose payload is right by other means than a fetch: it has just been saved. Serves
-  /// whoever waits for it.
+  /// A block whose payload is right by other means than a fetch: it was just saved, or its load has
+  /// verified it. Serves whoever waits for it.
   void put(const BlockHash& block, StagingLease page);
   /// Evicts the page that was not used for longest. False if there is none to evict.
   bool make_room();

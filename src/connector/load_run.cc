@@ -209,18 +209,23 @@ void LoadRun::end_copying() {
 
 LoadRun::Settled LoadRun::settle(const BlockFetch& fetch) {
   Settled settled;
+  std::vector<const BlockFetch::Item*> intact;
   for (std::size_t i = 0; i < fetch.items().size(); ++i) {
     const BlockFetch::Item& item = fetch.items()[i];
     const Status status = place(item, fetch.results()[i], settled);
     if (status.ok()) {
       settled.placed.push_back(item.wanted);
+      intact.push_back(&item);
     } else {
       settled.failed.push_back({item.wanted, item.key, status});
     }
   }
   // Only now may the staging be used for other blocks.
   const Status flushed = parts_.worker.copier->flush(stream_);
-  if (flushed.ok()) return settled;
+  if (flushed.ok()) {
+    keep_in_tier(intact);
+    return settled;
+  }
   const std::uint32_t part = fetch.items().front().part;
   for (const std::size_t index : std::exchange(settled.placed, {})) {
     settled.failed.push_back(
@@ -229,6 +234,11 @@ LoadRun::Settled LoadRun::settle(const BlockFetch& fetch) {
          {Code::kUnavailable, "the copy into the page failed: " + flushed.message()}});
   }
   return settled;
+}
+
+void LoadRun::keep_in_tier(const std::vector<const BlockFetch::Item*>& intact) {
+  if (parts_.stager == nullptr) return;
+  for (const BlockFetch::Item* item : intact) parts_.stager->put(block(item->wanted), item->page);
 }
 
 /// Ok: every page that wants the block holds the verified bytes of this part of it.

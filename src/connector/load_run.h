@@ -87,6 +87,7 @@ class LoadRun : public std::enable_shared_from_this<LoadRun> {
   Settled settle(const BlockFetch& fetch);
   Status place(const BlockFetch::Item& item, const GetResult& result, Settled& settled);
   Status copy_in(const BlockFetch::Item& item);
+  void keep_in_tier(const std::vector<const BlockFetch::Item*>& intact);
   void take_in(const Settled& settled) KVC_EXCLUDES(mutex_);
   std::string add_up(const Settled& settled) KVC_REQUIRES(mutex_);
 

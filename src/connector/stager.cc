@@ -46,9 +46,10 @@ class WeakRank final : public StageRank {
 
 }  // namespace
 
-Stager::Stager(PipelineParts parts, std::size_t batch_blocks)
+Stager::Stager(PipelineParts parts, std::size_t batch_blocks, Duration call_budget)
     : parts_(std::move(parts)),
       batch_blocks_(std::min(batch_blocks, blocks_in(kBatchBytes, parts_))),
+      call_budget_(call_budget),
       tier_(parts_.pages) {}
 
 template <typename Work>
@@ -294,10 +295,11 @@ void Stager::fetch(const Batch& batch) {
                      .page = each.page,
                      .object_bytes = parts_.shards.object_bytes()});
   }
+  deadline = deadline.earlier_of(Deadline::after(*parts_.worker.clock, call_budget_));
   BlockFetch fetch(parts_.worker.store, std::move(items), deadline);
   if (!fetch.finish(*parts_.worker.clock)) return;
   retry_stale(fetch);
-  const std::vector<std::size_t> rejected = settle(batch, fetch);
+  const std::vector<std::size_t> rejected = settle(batch, fetch, deadline);
   if (rejected.empty()) return;
   deliver();
   std::vector<std::string> keys;
@@ -311,11 +313,12 @@ void Stager::fetch(const Batch& batch) {
 
 /// Tells the tier of all blocks but those that were refused, which it returns: they have to be
 /// removed first.
-std::vector<std::size_t> Stager::settle(const Batch& batch, const BlockFetch& fetch) {
+std::vector<std::size_t> Stager::settle(const Batch& batch, const BlockFetch& fetch,
+                                        Deadline deadline) {
   WorkerStats gained;
   std::vector<FetchEnd> ends;
   std::vector<std::size_t> rejected;
-  bool is_late = false;
+  bool is_unavailable = false;
   ends.reserve(batch.fetches.size());
   for (std::size_t i = 0; i < batch.fetches.size(); ++i) {
     const BlockHash& block = batch.fetches[i].block;
@@ -328,10 +331,10 @@ std::vector<std::size_t> Stager::settle(const Batch& batch, const BlockFetch& fe
     } else if (end == FetchEnd::kRejected) {
       rejected.push_back(i);
     } else if (end == FetchEnd::kUnavailable) {
-      is_late = is_late || parts_.worker.clock->now() >= batch.fetches[i].give_up_at;
+      is_unavailable = true;
     }
   }
-  if (is_late) speed_.ran_out_of_time();
+  if (is_unavailable && deadline.passed(*parts_.worker.clock)) speed_.ran_out_of_time();
   parts_.counters->update([&gained](WorkerStats& stats) { add(stats, gained); });
   const MutexLock lock(mutex_);
   moved_bytes_ += gained.bytes_staged;

@@ -33,8 +33,10 @@ inline constexpr std::size_t kFetchTasks = 2;
 /// Safe to use from any thread. What breaks inside closes the tier: nothing more is staged.
 class Stager final : public StageRank, public std::enable_shared_from_this<Stager> {
  public:
-  /// `parts.stager` is not used. REQUIRES: blocks are stored whole.
-  Stager(PipelineParts parts, std::size_t batch_blocks);
+  /// A call that is not answered within `call_budget` is given up, so that a store that hangs does
+  /// not keep the tasks for as long as orders may take. `parts.stager` is not used. REQUIRES:
+  /// blocks are stored whole.
+  Stager(PipelineParts parts, std::size_t batch_blocks, Duration call_budget);
 
   void stage(StageOrder order, Report report) override;
   void release(HoldRelease release) override;
@@ -49,7 +51,7 @@ class Stager final : public StageRank, public std::enable_shared_from_this<Stage
 
   /// Null if the block is not in the tier. The payload stays as it is while the lease is held.
   StagingLease find(const BlockHash& block);
-  /// `page` holds the payload of a block that this rank has computed.
+  /// `page` holds the payload of a block, verified, or computed by this rank.
   void put(const BlockHash& block, StagingLease page);
   /// As StagingPool::borrow(), making room in the tier.
   StagingLease borrow(StagingPool::Use use);
@@ -89,11 +91,13 @@ class Stager final : public StageRank, public std::enable_shared_from_this<Stage
   Batch take_batch() KVC_EXCLUDES(mutex_);
   bool end_batch(const Batch& batch) KVC_EXCLUDES(mutex_);
   void fetch(const Batch& batch) KVC_EXCLUDES(mutex_);
-  std::vector<std::size_t> settle(const Batch& batch, const BlockFetch& fetch) KVC_EXCLUDES(mutex_);
+  std::vector<std::size_t> settle(const Batch& batch, const BlockFetch& fetch, Deadline deadline)
+      KVC_EXCLUDES(mutex_);
   void measure(Instant now) KVC_REQUIRES(mutex_);
 
   const PipelineParts parts_;
   const std::size_t batch_blocks_;
+  const Duration call_budget_;
   LoadSpeed speed_;
 
   mutable Mutex mutex_;

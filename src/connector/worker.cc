@@ -216,8 +216,8 @@ std::shared_ptr<Worker::Impl::Ready> Worker::Impl::make_ready(const Fingerprint&
                        .counters = counters};
   // It works on the parts as they are before there is a tier.
   if (options.staged && !by_layer) {
-    common.stager =
-        std::make_shared<Stager>(common, blocks_per_batch(options, shards.object_bytes()));
+    common.stager = std::make_shared<Stager>(
+        common, blocks_per_batch(options, shards.object_bytes()), options.load_deadline);
   }
   const std::size_t objects = blocks_per_batch(options, shards.object_bytes());
   const std::size_t blocks = blocks_per_batch(options, shards.object_bytes() * shards.parts());
