@@ -80,6 +80,14 @@ def test_layers_overlap_with_computing(tmp_path: Path) -> None:
     assert min(entries[LAYERS]["samples"]) <= 0.65
 
 
+def test_smoke_of_loads_from_the_host_tier(tmp_path: Path) -> None:
+    folder = compiled_benchmarks("tier_load")
+    entries = run_bench(tmp_path / "r.json", "--only=tier", f"--bin-dir={folder}")
+    check_ratios(entries, {"load_vs_memcpy_l1"})
+    assert entries["load_vs_memcpy_l1"]["limit"] == 0.85
+    assert not entries["load_vs_memcpy_l1"]["aim"]
+
+
 def test_smoke_on_the_memory_back_end(tmp_path: Path) -> None:
     entries = run_bench(tmp_path / "r.json", "--only=memory")
     check_ratios(entries, {"load_vs_memcpy", "save_vs_memcpy"})

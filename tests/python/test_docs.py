@@ -25,6 +25,7 @@ GUIDE = "docs/source/getting_started/examples/tensorrt-llm-integration.md"
 BENCHMARKS = {
     "identity_vs_sha256",
     "load_vs_memcpy",
+    "load_vs_memcpy_l1",
     "load_vs_read_file",
     "save_vs_memcpy",
     "load_vs_raw_mooncake",
