@@ -36,6 +36,7 @@ struct Options {
   bool honours_less = false;
   std::uint32_t ranks = 2;
   std::uint32_t layers = 0;  // 0: blocks are stored whole.
+  bool staged = false;       // With a host tier that has less room than is used.
 };
 
 struct Request {
@@ -110,6 +111,7 @@ class Engine {
     for (std::size_t i = 0; i < steps && !::testing::Test::HasFailure(); ++i) {
       clock_->advance(std::chrono::milliseconds(random_.below(4000)));
       disturb();
+      if (options_.staged) order_at_random();
       while (live_.size() < 6 && chance(70)) admit();
       step();
       for (std::uint64_t turns = random_.below(4); turns > 0; --turns) {
@@ -121,6 +123,8 @@ class Engine {
 
   std::uint64_t loaded() const { return loaded_; }
   std::uint64_t failures() const { return load_failures_; }
+  std::uint64_t tier_hits() const { return tier_hits_; }
+  std::uint64_t tier_evictions() const { return tier_evictions_; }
 
  private:
   std::unique_ptr<Worker> make_worker(std::uint32_t rank) {
@@ -132,6 +136,8 @@ class Engine {
     options.staging_bytes = std::size_t{300} << 10;
     options.save_queue_bytes = 30 * kPageBytes;
     options.batch_blocks = 5;
+    options.staged = options_.staged;
+    if (options.staged) options.staging_bytes = std::size_t{100} << 10;
     std::unique_ptr<Worker> worker =
         std::move(Worker::create(options, {.store = store_,
                                            .executor = executor_,
@@ -150,6 +156,28 @@ class Engine {
     if (!options_.faults || !chance(20)) return;
     const std::vector<std::string> keys = memory_->keys();
     if (!keys.empty()) (void)memory_->remove({keys[random_.below(keys.size())]}, {});
+  }
+
+  /// What a leader might say: any blocks, any release, nothing that the plans rest on.
+  void order_at_random() {
+    for (const auto& worker : workers_) {
+      const std::shared_ptr<StageRank> rank = worker->stage_rank();
+      if (chance(40) && !live_.empty()) {
+        const Request& request = live_[random_.below(live_.size())];
+        Result<BlockChain> chain = BlockChain::create(
+            {.tokens_per_block = B, .deployment_secret = ""}, scope(request), {});
+        ASSERT_TRUE(chain.ok() && chain->append(request.tokens).ok());
+        rank->stage({.hold = ++last_hold_,
+                     .blocks = {chain->blocks().begin(), chain->blocks().end()},
+                     .fetch_budget = std::chrono::seconds(random_.below(20))},
+                    [](const StageProgress&) {});
+      }
+      for (std::uint64_t times = random_.below(3); times > 0 && last_hold_ > 0; --times) {
+        const HoldId newest_few = std::min<HoldId>(last_hold_, 12);
+        rank->release({.hold = last_hold_ - random_.below(newest_few),
+                       .from_block = static_cast<std::uint32_t>(random_.below(2) * 3)});
+      }
+    }
   }
 
   void set_tokens(Request& request, std::vector<Token> tokens) {
@@ -475,7 +503,11 @@ class Engine {
     std::uint64_t saved = 0;
     for (auto& worker : workers_) {
       EXPECT_TRUE(worker->drain(Deadline{}));
+      if (options_.staged) worker->stage_rank()->keep_only({}, last_hold_);
       const WorkerStats stats = worker->stats();
+      EXPECT_EQ(stats.holds_open + stats.tier_blocks_held + stats.fetches_in_flight, 0u);
+      tier_hits_ += stats.tier_hits;
+      tier_evictions_ += stats.tier_evictions;
       EXPECT_EQ(stats.save_queue_bytes, 0u);
       EXPECT_EQ(stats.pages_out_of_range, 0u);
       EXPECT_EQ(stats.bytes_loaded, stats.blocks_loaded * kPageBytes);
@@ -544,6 +576,9 @@ class Engine {
   std::vector<RequestId> silent_;
   std::map<std::string, std::array<std::uint64_t, B>> names_;
   RequestId last_id_ = 0;
+  HoldId last_hold_ = 0;
+  std::uint64_t tier_hits_ = 0;
+  std::uint64_t tier_evictions_ = 0;
   std::uint64_t offered_blocks_ = 0;
   std::uint64_t pages_loaded_ = 0;
   std::uint64_t loaded_ = 0;        // By the workers' counters.
@@ -554,6 +589,8 @@ class Engine {
 struct Totals {
   std::uint64_t loaded = 0;
   std::uint64_t failures = 0;
+  std::uint64_t tier_hits = 0;
+  std::uint64_t tier_evictions = 0;
 };
 
 Totals live_many(Options options) {
@@ -565,6 +602,8 @@ Totals live_many(Options options) {
     engine.run(150);
     totals.loaded += engine.loaded();
     totals.failures += engine.failures();
+    totals.tier_hits += engine.tier_hits();
+    totals.tier_evictions += engine.tier_evictions();
   }
   return totals;
 }
@@ -601,6 +640,16 @@ TEST_P(RequestLives, EveryByteIsRightLayerByLayerWhenTheStoreLosesAndDamagesObje
         {.atomic = GetParam(), .faults = true, .honours_less = true, .ranks = ranks, .layers = 3});
     EXPECT_GT(totals.loaded, 500u);
     EXPECT_GT(totals.failures, 10u);
+  }
+}
+
+TEST_P(RequestLives, EveryByteIsRightFromAHostTierThatIsTooSmall) {
+  for (const bool faults : {false, true}) {
+    const Totals totals = live_many({.atomic = GetParam(), .faults = faults, .staged = true});
+    EXPECT_GT(totals.loaded, 1000u);
+    EXPECT_GT(totals.tier_hits, 300u);
+    EXPECT_LT(totals.tier_hits, totals.loaded);
+    EXPECT_GT(totals.tier_evictions, 300u);
   }
 }
 

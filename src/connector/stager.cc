@@ -303,6 +303,7 @@ void Stager::fetch(const Batch& batch) {
   if (rejected.empty()) return;
   deliver();
   std::vector<std::string> keys;
+  keys.reserve(rejected.size());
   for (const std::size_t i : rejected) keys.push_back(fetch.items()[i].key);
   remove_rejected(parts_, keys, deadline);
   const MutexLock lock(mutex_);
