@@ -253,7 +253,8 @@ bool HostTier::begin_next(Sequence sequence, Order& order, std::vector<Fetch>& f
   }
   auto flight = flights_.find(block);
   if (flight == flights_.end()) {
-    StagingLease page = take_page(order.is_loose() ? order.arrived : kAnyUse);
+    StagingLease page =
+        take_page(StagingPool::Use::kLoad, order.is_loose() ? order.arrived : kAnyUse);
     if (page == nullptr) {
       fail(sequence, i, StageEnd::kNoRoom);
       return false;
@@ -315,19 +316,27 @@ std::size_t HostTier::count_wanted(const std::set<Sequence>& wanting) const {
 
 // Pages -----------------------------------------------------------------------------------------
 
-StagingLease HostTier::take_page(std::uint64_t used_before) {
-  StagingLease page = pages_->borrow(StagingPool::Use::kLoad);
-  if (page == nullptr && !idle_.empty() && KVC_PLANTED("reuse_page_in_transfer")) {
-    // Whoever else has a lease goes on reading it, or writing to it.
-    const auto oldest = entries_.find(idle_.front());
-    page = std::move(oldest->second.page);
-    idle_.pop_front();
-    entries_.erase(oldest);
+StagingLease HostTier::take_page(StagingPool::Use use, std::uint64_t used_before) {
+  while (pages_->may_borrow(use)) {
+    StagingLease page;
+    if (pages_->available(StagingPool::Use::kLoad) > options_.spare_pages)
+      page = pages_->borrow(use);
+    if (page != nullptr) return page;
+    if (!idle_.empty() && KVC_PLANTED("reuse_page_in_transfer")) {
+      // Whoever else has a lease goes on reading it, or writing to it.
+      const auto oldest = entries_.find(idle_.front());
+      page = std::move(oldest->second.page);
+      idle_.pop_front();
+      entries_.erase(oldest);
+      return page;
+    }
+    // A page that becomes free may be borrowed by somebody else at once.
+    if (!evict(used_before)) return nullptr;
   }
-  // A page that is evicted may be borrowed by somebody else at once.
-  while (page == nullptr && evict(used_before)) page = pages_->borrow(StagingPool::Use::kLoad);
-  return page;
+  return nullptr;
 }
+
+StagingLease HostTier::borrow_for_save() { return take_page(StagingPool::Use::kSave, kAnyUse); }
 
 StagingLease HostTier::find(const BlockHash& block) {
   const auto at = entries_.find(block);

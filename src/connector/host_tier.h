@@ -45,6 +45,7 @@ struct HostTierOptions {
   std::size_t holds_max = 4096;     ///< One more order is refused (kNoRoom).
   std::size_t loose_max = 16;       ///< Orders that go on without a hold; beyond, the oldest ends.
   std::size_t releases_max = 4096;  ///< Remembered, in case their order comes later.
+  std::size_t spare_pages = 0;      ///< Free pages that neither fetches nor saves take.
 };
 
 /// Not thread-safe.
@@ -95,6 +96,9 @@ class HostTier {
   /// A block whose payload is right by other means than a fetch: it was just saved, or its load has
   /// verified it. Serves whoever waits for it.
   void put(const BlockHash& block, StagingLease page);
+  /// A page for a save, evicting others; null if saves have all that they may have, or none is
+  /// left.
+  StagingLease borrow_for_save();
   /// Evicts the page that was not used for longest. False if there is none to evict.
   bool make_room();
   /// False if the block is held.
@@ -159,7 +163,7 @@ class HostTier {
   void serve(const BlockHash& block, const std::vector<Waiter>& waiters);
   std::size_t count_wanted(const std::set<Sequence>& wanting) const;
 
-  StagingLease take_page(std::uint64_t used_before);
+  StagingLease take_page(StagingPool::Use use, std::uint64_t used_before);
   void insert(const BlockHash& block, StagingLease page);
   void make_idle(const BlockHash& block, Entry& entry);
   void pin(Entry& entry);

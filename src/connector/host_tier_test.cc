@@ -495,6 +495,18 @@ TEST(HostTier, LeastRecentlyUsedPageGoesFirst) {
   EXPECT_EQ(world.tier->evictions(), 2u);
 }
 
+TEST(HostTier, SparePagesAreLeftByFetchesAndSaves) {
+  World world(3, {.spare_pages = 1});
+  world.stage(1, {1, 2, 3});
+  world.fetch_all();
+  EXPECT_EQ(world.reports(), "1:2 no room");
+  EXPECT_EQ(world.tier->borrow_for_save(), nullptr);
+  world.release(1, 1);
+  EXPECT_NE(world.tier->borrow_for_save(), nullptr) << "2 was not held";
+  EXPECT_FALSE(world.has(2));
+  EXPECT_EQ(world.pool->lent(), 1u);
+}
+
 TEST(HostTier, OfAHoldThatEndsTheBeginningStaysLongest) {
   World world(3);
   world.stage(1, {1, 2, 3});

@@ -237,7 +237,8 @@ LoadRun::Settled LoadRun::settle(const BlockFetch& fetch) {
 }
 
 void LoadRun::keep_in_tier(const std::vector<const BlockFetch::Item*>& intact) {
-  if (parts_.stager == nullptr) return;
+  // Not if what is left for loads would come to be held there.
+  if (parts_.stager == nullptr || parts_.pages->available(StagingPool::Use::kLoad) == 0) return;
   for (const BlockFetch::Item* item : intact) parts_.stager->put(block(item->wanted), item->page);
 }
 
@@ -335,9 +336,9 @@ void LoadRun::run_out_of_staging() {
   {
     const MutexLock lock(mutex_);
     if (ended_) return;
-    gained_.loads_unavailable +=
-        fail_rest({Code::kUnavailable,
-                   "no staging memory is free: the store still holds it for earlier calls"});
+    gained_.loads_unavailable += fail_rest(
+        {Code::kUnavailable,
+         "no staging memory is free: it is held for others, or by the store for earlier calls"});
     failed = end();
   }
   tell(failed);

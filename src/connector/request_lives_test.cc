@@ -158,25 +158,25 @@ class Engine {
     if (!keys.empty()) (void)memory_->remove({keys[random_.below(keys.size())]}, {});
   }
 
-  /// What a leader might say: any blocks, any release, nothing that the plans rest on.
+  /// What a leader might say: any blocks, any release, nothing that the plans rest on. The loads
+  /// find room beside one hold.
   void order_at_random() {
     for (const auto& worker : workers_) {
       const std::shared_ptr<StageRank> rank = worker->stage_rank();
-      if (chance(40) && !live_.empty()) {
-        const Request& request = live_[random_.below(live_.size())];
-        Result<BlockChain> chain = BlockChain::create(
-            {.tokens_per_block = B, .deployment_secret = ""}, scope(request), {});
-        ASSERT_TRUE(chain.ok() && chain->append(request.tokens).ok());
-        rank->stage({.hold = ++last_hold_,
-                     .blocks = {chain->blocks().begin(), chain->blocks().end()},
-                     .fetch_budget = std::chrono::seconds(random_.below(20))},
-                    [](const StageProgress&) {});
+      if (chance(70)) {
+        const auto from = static_cast<std::uint32_t>(random_.below(4));
+        rank->release({.hold = last_hold_, .from_block = from});
       }
-      for (std::uint64_t times = random_.below(3); times > 0 && last_hold_ > 0; --times) {
-        const HoldId newest_few = std::min<HoldId>(last_hold_, 12);
-        rank->release({.hold = last_hold_ - random_.below(newest_few),
-                       .from_block = static_cast<std::uint32_t>(random_.below(2) * 3)});
-      }
+      if (!chance(40) || live_.empty()) continue;
+      rank->keep_only({}, last_hold_);
+      const Request& request = live_[random_.below(live_.size())];
+      Result<BlockChain> chain =
+          BlockChain::create({.tokens_per_block = B, .deployment_secret = ""}, scope(request), {});
+      ASSERT_TRUE(chain.ok() && chain->append(request.tokens).ok());
+      rank->stage({.hold = ++last_hold_,
+                   .blocks = {chain->blocks().begin(), chain->blocks().end()},
+                   .fetch_budget = std::chrono::seconds(random_.below(20))},
+                  [](const StageProgress&) {});
     }
   }
 

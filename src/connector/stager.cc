@@ -17,6 +17,9 @@ constexpr std::size_t kBatchBytes = std::size_t{16} << 20;
 /// than that saves.
 constexpr std::size_t kSmallBatchBytes = std::size_t{4} << 20;
 
+/// Whatever is held, a load of what is not staged has a page to go through.
+constexpr std::size_t kSparePages = 1;
+
 std::size_t blocks_in(std::size_t bytes, const PipelineParts& parts) {
   return std::max<std::size_t>(bytes / parts.shards.object_bytes(), 1);
 }
@@ -50,7 +53,7 @@ Stager::Stager(PipelineParts parts, std::size_t batch_blocks, Duration call_budg
     : parts_(std::move(parts)),
       batch_blocks_(std::min(batch_blocks, blocks_in(kBatchBytes, parts_))),
       call_budget_(call_budget),
-      tier_(parts_.pages) {}
+      tier_(parts_.pages, {.spare_pages = kSparePages}) {}
 
 template <typename Work>
 void Stager::guard(Work work) noexcept {
@@ -357,9 +360,9 @@ std::size_t Stager::resident_prefix(std::span<const BlockHash> blocks) const {
 
 std::size_t Stager::room_blocks() const {
   const MutexLock lock(mutex_);
-  return closed_
-             ? 0
-             : parts_.pages->available(StagingPool::Use::kLoad) + tier_.resident() - tier_.held();
+  if (closed_) return 0;
+  const std::size_t free = parts_.pages->available(StagingPool::Use::kLoad);
+  return free - std::min(free, kSparePages) + tier_.resident() - tier_.held();
 }
 
 StagingLease Stager::find(const BlockHash& block) {
@@ -379,9 +382,15 @@ void Stager::put(const BlockHash& block, StagingLease page) {
 }
 
 StagingLease Stager::borrow(StagingPool::Use use) {
+  if (use == StagingPool::Use::kSave) {
+    const MutexLock lock(mutex_);
+    StagingLease page = tier_.borrow_for_save();
+    count();
+    return page;
+  }
   StagingLease page = parts_.pages->borrow(use);
   // A page that becomes free may be borrowed by somebody else at once.
-  while (page == nullptr && parts_.pages->may_borrow(use)) {
+  while (page == nullptr) {
     {
       const MutexLock lock(mutex_);
       if (!tier_.make_room()) return nullptr;

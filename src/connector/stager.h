@@ -53,7 +53,8 @@ class Stager final : public StageRank, public std::enable_shared_from_this<Stage
   StagingLease find(const BlockHash& block);
   /// `page` holds the payload of a block, verified, or computed by this rank.
   void put(const BlockHash& block, StagingLease page);
-  /// As StagingPool::borrow(), making room in the tier.
+  /// As StagingPool::borrow(), making room in the tier. A load always finds a page, unless other
+  /// loads, or calls that were given up, have it.
   StagingLease borrow(StagingPool::Use use);
 
   /// Sets the gauges of the tier.
