@@ -1,6 +1,7 @@
 # One entry for people and for CI. Every target does its own set-up. Day to day: docs/hacking.md.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo showcase test test-fast bench crash-test lint docs format asan tsan clean
+.PHONY: help setup demo showcase test test-fast bench crash-test simulate planted lint docs format \
+	asan tsan clean
 VENV := .venv/bin
 
 help:
@@ -11,6 +12,8 @@ help:
 	@echo 'make test-fast  hermetic tests, under two minutes after the build (idle machine)'
 	@echo 'make bench      ratios against raw baselines, into build/bench/results.json'
 	@echo 'make crash-test 500 writers of a file store are killed; what they leave is checked'
+	@echo 'make simulate SEEDS=N  schedules of simulated worlds with faults (default 50000)'
+	@echo 'make planted    bugs planted in the product, each of which the simulation must catch'
 	@echo 'make lint       ruff, mypy, codespell, clang-format, headers alone, site, clang-tidy'
 	@echo 'make docs       the documentation site, into build/docs/html'
 	@echo 'make format     apply ruff and clang-format'
@@ -40,6 +43,21 @@ bench: setup
 
 crash-test: setup
 	@$(VENV)/python tests/python/support/crash.py --kills 500
+
+SEEDS ?= 50000
+# Another part of the seeds with each commit; FIRST=1 for the same ones again.
+FIRST ?= $(shell printf '%d' 0x$$(git rev-parse --short=8 HEAD 2>/dev/null || echo 1))
+SIMULATIONS := build/release/tests/sim
+
+simulate:
+	@cmake --preset release -DKVC_BUILD_BENCH=OFF >/dev/null
+	@cmake --build --preset release --target kvc_simulate
+	@$(SIMULATIONS)/kvc_simulate --seeds $(SEEDS) --first $(FIRST)
+
+planted:
+	@cmake --preset release -DKVC_BUILD_BENCH=OFF >/dev/null
+	@cmake --build --preset release --target kvc_simulate_planted
+	@$(SIMULATIONS)/kvc_simulate_planted --hunt 500000
 
 lint: setup
 	@$(VENV)/python scripts/lint.py

@@ -55,10 +55,20 @@ def suites(tier: str) -> list[Suite]:
     ]
 
 
+def environment() -> dict[str, str]:
+    """Return the environment of the suites: each commit simulates other seeds."""
+    git = ["git", "rev-parse", "--short=8", "HEAD"]
+    found = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False)
+    first = int(found.stdout, 16) if found.returncode == 0 else 1
+    return {"KVC_SIMULATION_FIRST": str(first), **os.environ}
+
+
 def start_suite(suite: Suite) -> subprocess.Popen[bytes]:
     """Start one suite in a process group of its own."""
     command = ["nice", *suite.command] if suite.beside_next else suite.command
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, start_new_session=True
+    )
 
 
 def end_suite(suite: Suite, process: subprocess.Popen[bytes]) -> str:

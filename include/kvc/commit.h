@@ -93,6 +93,7 @@ class BlockCommit {
 
  private:
   void fail(Reaction reaction);
+  Action after_marker() const;
 
   CommitRole role_;
   Action action_ = Action::kPutShard;

@@ -11,14 +11,23 @@ void BlockCommit::fail(Reaction reaction) {
   failure_ = reaction;
 }
 
+BlockCommit::Action BlockCommit::after_marker() const {
+  return KVC_PLANTED("manifest_before_quorum") ? Action::kPutManifest : Action::kProbeQuorum;
+}
+
 void BlockCommit::on_put(PutResult result) {
   const bool written = result.effect == PutEffect::kStored || result.effect == PutEffect::kUnknown;
   switch (action_) {
     case Action::kPutShard:
       shard_written_ = shard_written_ || written;
+      if (result.reaction != Reaction::kOk && KVC_PLANTED("ready_before_put") &&
+          role_.needs_ready()) {
+        action_ = Action::kPutReady;
+        return;
+      }
       if (result.reaction != Reaction::kOk) return fail(result.reaction);
       if (role_.atomic_publish) {
-        action_ = role_.by_layer ? Action::kProbeShard : Action::kProbeQuorum;
+        action_ = role_.by_layer ? Action::kProbeShard : after_marker();
       } else if (result.effect == PutEffect::kStored || KVC_PLANTED("trust_existing_shard")) {
         action_ = Action::kPutReady;
       } else {
@@ -28,7 +37,7 @@ void BlockCommit::on_put(PutResult result) {
       return;
     case Action::kPutReady:
       if (result.reaction != Reaction::kOk) return fail(result.reaction);
-      action_ = Action::kProbeQuorum;
+      action_ = after_marker();
       return;
     case Action::kPutManifest:
       if (result.reaction != Reaction::kOk) return fail(result.reaction);
@@ -87,7 +96,8 @@ void BlockCommit::on_quorum(std::span<const Reaction> reactions) {
   }
   // "Put returned ok" was no proof: the own marker may be another writer's that never finishes.
   if (reactions[role_.rank] != Reaction::kOk) return fail(Reaction::kMiss);
-  if (present == reactions.size() || KVC_PLANTED("ignore_quorum")) {
+  const std::size_t wanted = reactions.size() - (KVC_PLANTED("quorum_minus_one") ? 1 : 0);
+  if (present >= wanted || KVC_PLANTED("ignore_quorum")) {
     action_ = Action::kPutManifest;
   } else {
     action_ = Action::kDone;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "base/planted.h"
 #include "kvc/commit.h"
 
 namespace kvc {
@@ -98,7 +99,7 @@ void PrefixProbe::on_manifests(std::span<const Reaction> reactions) {
 void PrefixProbe::begin_shards() {
   phase_ = Phase::kShards;
   candidates_ = manifests_;
-  if (candidates_ == 0) finish(0, manifest_end_);
+  if (candidates_ == 0 || KVC_PLANTED("stale_manifest")) finish(candidates_, manifest_end_);
 }
 
 void PrefixProbe::on_shards(std::span<const Reaction> reactions) {

@@ -109,6 +109,7 @@ bool PromiseBook::allocated(HoldId id) {
 void PromiseBook::planned(HoldId id) {
   const auto found = holds_.find(id);
   if (found == holds_.end() || found->second.state == State::kStaging) return;
+  if (KVC_PLANTED("release_before_copy")) tell({id, 0});
   done_.push_back(id);
   holds_.erase(found);
 }

@@ -13,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/planted.h"
 #include "keyspace/sha256.h"
 
 namespace kvc {
@@ -62,7 +63,7 @@ BlockHash root_of(const RequestScope& scope, const std::string& secret) {
   std::vector<std::byte> message;
   ByteWriter writer(&message);
   writer.raw(as_bytes(secret.empty() ? kRootTag : kSecretRootTag));
-  write_salt(scope.cache_salt, &writer);
+  write_salt(KVC_PLANTED("hash_without_salt") ? CacheSalt() : scope.cache_salt, &writer);
   writer.u8(scope.lora.has_value() ? 1 : 0);
   if (scope.lora.has_value()) writer.text(*scope.lora);
 
@@ -179,7 +180,9 @@ struct BlockChain::State {
 
   void add_block() {
     const std::size_t first = blocks.size() * tokens_per_block;
-    std::memcpy(message.data() + kPreviousAt, previous.bytes.data(), sizeof(BlockHash));
+    if (!KVC_PLANTED("hash_without_parent")) {
+      std::memcpy(message.data() + kPreviousAt, previous.bytes.data(), sizeof(BlockHash));
+    }
     write_tokens(first);
     write_media(first);
     hash.digest(message, &previous.bytes);

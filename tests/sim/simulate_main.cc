@@ -1,0 +1,149 @@
+// kvc_simulate: deterministic worlds by seed. See docs/contract/simulation.md.
+//
+//   kvc_simulate --seeds N [--first S] [--threads T]   N schedules, from seed S on
+//   kvc_simulate --replay S                            one seed, event by event
+//   kvc_simulate_planted --planted NAME --seeds N ...  with a bug planted in the product
+//   kvc_simulate_planted --hunt N [--first S]          each planted bug, until it is caught
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "kvc/clock.h"
+#include "testing/sim/runner.h"
+#include "tests/sim/planted_switch.h"
+
+namespace kvc::sim {
+namespace {
+
+struct Arguments {
+  RunOptions run;
+  bool replay = false;
+  bool hunt = false;
+  std::string planted;
+};
+
+bool parse_number(const char* text, std::uint64_t* number) {
+  const char* end = text + std::strlen(text);
+  return std::from_chars(text, end, *number).ptr == end && end != text;
+}
+
+/// Seeds change with the commit where somebody says which it is (scripts/run_tests.py does).
+std::uint64_t first_seed() {
+  const char* text = std::getenv("KVC_SIMULATION_FIRST");
+  std::uint64_t first = 1;
+  return text != nullptr && parse_number(text, &first) ? first : 1;
+}
+
+bool parse(int count, char** words, Arguments* arguments) {
+  arguments->run.first = first_seed();
+  arguments->run.threads = std::max(std::thread::hardware_concurrency(), 1u);
+  for (int i = 1; i + 1 < count; i += 2) {
+    const std::string_view name = words[i];
+    const char* value = words[i + 1];
+    std::uint64_t number = 0;
+    if (name == "--planted") {
+      arguments->planted = value;
+      continue;
+    }
+    if (!parse_number(value, &number)) return false;
+    if (name == "--seeds") {
+      arguments->run.schedules = number;
+    } else if (name == "--first") {
+      arguments->run.first = number;
+    } else if (name == "--threads") {
+      arguments->run.threads = static_cast<std::uint32_t>(number);
+    } else if (name == "--failures") {
+      arguments->run.failures_max = number;
+    } else if (name == "--hunt") {
+      arguments->run.schedules = number;
+      arguments->hunt = true;
+    } else if (name == "--replay") {
+      arguments->run.first = number;
+      arguments->replay = true;
+    } else {
+      return false;
+    }
+  }
+  return count % 2 == 1;
+}
+
+int replay(std::uint64_t seed) {
+  const WorldResult result = run_seed(seed, nullptr, stdout);
+  std::printf("seed %llu: %llu events, digest %016llx\n", static_cast<unsigned long long>(seed),
+              static_cast<unsigned long long>(result.events),
+              static_cast<unsigned long long>(result.digest));
+  std::printf("%s\n", result.violation.empty() ? "no violation" : result.violation.c_str());
+  return result.violation.empty() ? 0 : 1;
+}
+
+int run(const Arguments& arguments, const char* program) {
+  const auto clock = system_clock();
+  const Instant began = clock->now();
+  const RunTotals totals = run_seeds(arguments.run);
+  const double seconds = std::chrono::duration<double>(clock->now() - began).count();
+  std::printf("first seed %llu\n", static_cast<unsigned long long>(arguments.run.first));
+  print_totals(totals, stdout);
+  std::printf("%.1f s, %.0f schedules a second on %u threads\n", seconds,
+              static_cast<double>(totals.schedules) / seconds, arguments.run.threads);
+  for (const Failure& failure : totals.failures) {
+    std::printf("VIOLATION, seed %llu: %s\n  replay: %s%s%s --replay %llu\n",
+                static_cast<unsigned long long>(failure.seed), failure.what.c_str(), program,
+                arguments.planted.empty() ? "" : " --planted ", arguments.planted.c_str(),
+                static_cast<unsigned long long>(failure.seed));
+  }
+  return totals.failures.empty() ? 0 : 1;
+}
+
+/// Each bug in turn, for at most so many schedules; then the same seeds without it must pass.
+int hunt(const Arguments& arguments) {
+  int missed = 0;
+  std::uint64_t longest = 0;
+  for (const std::string_view bug : planted_bugs()) {
+    plant(bug);
+    const RunTotals totals = run_seeds(arguments.run);
+    const bool caught = !totals.failures.empty();
+    missed += caught ? 0 : 1;
+    longest = std::max(longest, totals.seeds);
+    std::printf("%-24s %s after %llu seeds: %s\n", std::string(bug).c_str(),
+                caught ? "caught" : "MISSED", static_cast<unsigned long long>(totals.seeds),
+                caught ? totals.failures[0].what.c_str() : "");
+  }
+  plant({});
+  RunOptions twin = arguments.run;
+  twin.schedules = longest;
+  const RunTotals totals = run_seeds(twin);
+  for (const Failure& failure : totals.failures) {
+    std::printf("without a bug, seed %llu: %s\n", static_cast<unsigned long long>(failure.seed),
+                failure.what.c_str());
+  }
+  std::printf("without a bug: %llu seeds, %zu violations\n",
+              static_cast<unsigned long long>(totals.seeds), totals.failures.size());
+  return missed > 0 || planted_bugs().empty() || !totals.failures.empty() ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace kvc::sim
+
+int main(int argc, char** argv) {
+  kvc::sim::Arguments arguments;
+  if (!kvc::sim::parse(argc, argv, &arguments)) {
+    std::fprintf(stderr,
+                 "usage: %s [--seeds N] [--first S] [--threads T] [--failures F] [--replay S] "
+                 "[--planted NAME] [--hunt N]\n",
+                 argv[0]);
+    return 2;
+  }
+  if (!kvc::sim::plant(arguments.planted) || (arguments.hunt && kvc::sim::planted_bugs().empty())) {
+    std::fprintf(stderr, "%s has no bugs in reach: use kvc_simulate_planted\n", argv[0]);
+    return 2;
+  }
+  if (arguments.hunt) return kvc::sim::hunt(arguments);
+  if (arguments.replay) return kvc::sim::replay(arguments.run.first);
+  return kvc::sim::run(arguments, argv[0]);
+}
