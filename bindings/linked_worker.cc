@@ -16,7 +16,7 @@ LinkedWorker::~LinkedWorker() {
 }
 
 std::shared_ptr<ChannelClient> LinkedWorker::client() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return client_;
 }
 
@@ -28,7 +28,7 @@ Status LinkedWorker::register_layout(const Fingerprint& keyspace, const PagedLay
   Result<std::unique_ptr<ChannelClient>> made =
       ChannelClient::create(options_, keyspace, std::move(rank), logger_);
   if (!made.ok()) return made.status();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   client_ = std::move(made).value();
   return status;
 }

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "kvc/channel.h"
 #include "kvc/log.h"
 #include "kvc/worker.h"
@@ -26,14 +26,15 @@ class LinkedWorker {
   ChannelClientStats channel_stats() const;
 
  private:
-  std::shared_ptr<ChannelClient> client() const;
+  std::shared_ptr<ChannelClient> client() const KVC_EXCLUDES(mutex_);
 
   const std::unique_ptr<Worker> worker_;
   const ChannelClientOptions options_;
   const std::shared_ptr<Logger> logger_;
-  mutable std::mutex mutex_;
-  std::shared_ptr<ChannelClient> client_;  // Of ranks that take orders from elsewhere.
-  bool told_ = false;
+  bool told_ = false;  // The engine's thread only.
+  mutable Mutex mutex_;
+  // Of ranks that take orders from elsewhere.
+  std::shared_ptr<ChannelClient> client_ KVC_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvc::bindings

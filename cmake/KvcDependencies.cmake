@@ -26,7 +26,7 @@ target_include_directories(kvc_private_headers SYSTEM INTERFACE
   ${KVC_TOMLPLUSPLUS_INCLUDE_DIR}
   ${KVC_SPDLOG_INCLUDE_DIR}
   ${KVC_FMT_INCLUDE_DIR})
-# ASIO_DISABLE_VISIBILITY: Asio would export its inline functions and statics from the extension
+# ASIO_DISABLE_VISIBILITY: Asio would export its inline functions and static data from the extension
 # module, where they would be one with those of any other Asio in the process, of whatever version.
 target_compile_definitions(kvc_private_headers INTERFACE
   ASIO_STANDALONE

@@ -33,6 +33,7 @@ __all__ = ["MooncakeKvCacheConnectorScheduler"]
 _NO_PROMISE = (0, False)
 _LOGGED_BYPASSES = 20
 _MAX_OPEN_PROMISES = 1 << 16
+_GAUGES_OF_THE_LIVING = ("requests_tracked", "promises_held", "ranks_connected", "ranks_awaited")
 
 
 class _NoPool(Bypass):
@@ -111,7 +112,8 @@ class _Resources:
                 return
             self._ended = True
             if self._core is not None:
-                self._last = {**figures(self._core), "requests_tracked": 0, "promises_held": 0}
+                ended = dict.fromkeys(_GAUGES_OF_THE_LIVING, 0)
+                self._last = {**figures(self._core), **ended}
             self._core = None
         exporter.remove(self._exported)
         rendezvous.remove(self._entry)

@@ -73,22 +73,7 @@ class _Resources:
         keyspace = instance.identity.keyspace(
             layout.geometry, kv_dtype, by_layer=by_layer, replicated=replicated
         )
-        core = _native.Worker(
-            instance.lease.store,
-            rank=instance.rank.rank,
-            world_size=instance.rank.world_size,
-            tokens_per_block=args.tokens_per_block,
-            staging_bytes=instance.settings.staging_bytes,
-            save_queue_bytes=instance.settings.save_queue_bytes,
-            load_deadline_s=instance.settings.load_deadline_s,
-            save_deadline_s=_SAVE_DEADLINE_S,
-            threads=_THREADS,
-            by_layer=by_layer,
-            replicated=replicated,
-            overlap_loads=_may_overlap(args),
-            replication_bytes_per_second=instance.settings.replication_bytes_per_s,
-            staged=instance.settings.staged,
-        )
+        core = self._make_core(by_layer=by_layer, replicated=replicated)
         try:
             core.register_layout(keyspace, layout)
         except KvConnectorConfigError as error:
@@ -124,6 +109,25 @@ class _Resources:
             layout.geometry.bytes_per_page,
             "layer" if by_layer else "block",
             keyspace.hex(),
+        )
+
+    def _make_core(self, *, by_layer: bool, replicated: bool) -> _native.Worker:
+        instance, settings = self._instance, self._instance.settings
+        return _native.Worker(
+            instance.lease.store,
+            rank=instance.rank.rank,
+            world_size=instance.rank.world_size,
+            tokens_per_block=instance.args.tokens_per_block,
+            staging_bytes=settings.staging_bytes,
+            save_queue_bytes=settings.save_queue_bytes,
+            load_deadline_s=settings.load_deadline_s,
+            save_deadline_s=_SAVE_DEADLINE_S,
+            threads=_THREADS,
+            by_layer=by_layer,
+            replicated=replicated,
+            overlap_loads=_may_overlap(instance.args),
+            replication_bytes_per_second=settings.replication_bytes_per_s,
+            staged=settings.staged,
         )
 
     def metrics(self) -> dict[str, Any]:

@@ -106,6 +106,8 @@ class ChannelClient::Core final : public ConnectionOwner {
   void obey(Message message);
   void on_welcome(const Welcome& welcome);
   void on_refusal(Refusal refusal);
+  void on_bye();
+  void end_holds();
   void failed(const std::string& why);
   void beat();
   void beat_once();
@@ -197,9 +199,7 @@ void ChannelClient::Core::begin(const Rendezvous& leader) {
   if (closing_) return;
   hang_up();
   if (leader_.has_value() && leader_->instance != leader.instance) {
-    // Hold ids are each leader's own.
-    rank_->keep_only({}, std::numeric_limits<HoldId>::max());
-    way_back_ = nullptr;
+    end_holds();
   }
   if (way_back_ == nullptr) way_back_ = std::make_shared<WayBack>(counters_);
   leader_ = leader;
@@ -216,8 +216,13 @@ void ChannelClient::Core::hang_up() {
   const std::shared_ptr<Connection> last = std::exchange(connection_, nullptr);
   if (way_back_ != nullptr) way_back_->line.detach();
   counters_->set_connected(false);
-  is_in_ = false;
-  if (last != nullptr) last->close(Cut::kByOwner, "this rank hangs up");
+  const bool was_in = std::exchange(is_in_, false);
+  if (last == nullptr) return;
+  if (was_in) {
+    last->close_with(Bye{}, "this rank hangs up");
+  } else {
+    last->close(Cut::kByOwner, "this rank hangs up");
+  }
 }
 
 void ChannelClient::Core::connect() {
@@ -298,6 +303,8 @@ void ChannelClient::Core::obey(Message message) {
     rank_->release(*release);
   } else if (std::holds_alternative<Ping>(message)) {
     static_cast<void>(connection_->send(Pong{}));
+  } else if (std::holds_alternative<Bye>(message)) {
+    on_bye();
   } else {
     connection_->close(Cut::kMalformed, "it sent what only a rank sends");
   }
@@ -326,6 +333,20 @@ void ChannelClient::Core::on_refusal(Refusal refusal) {
   lines_.log(LogLevel::kError, "rank " + std::to_string(options_.rank) + " was " + why);
   hang_up();
   set_phase(Phase::kRefused);
+}
+
+void ChannelClient::Core::on_bye() {
+  lines_.log(LogLevel::kInfo,
+             "rank " + std::to_string(options_.rank) + ": " + describe(*leader_) + " has ended");
+  hang_up();
+  end_holds();
+  set_phase(Phase::kResting);
+}
+
+/// Hold ids are each leader's own.
+void ChannelClient::Core::end_holds() {
+  rank_->keep_only({}, std::numeric_limits<HoldId>::max());
+  way_back_ = nullptr;
 }
 
 void ChannelClient::Core::on_closed(Connection& which, Cut /*cut*/, const std::string& why) {

@@ -235,7 +235,7 @@ void ChannelServer::Core::shut_down() {
   }
   for (const Rank& rank : ranks_) {
     const std::shared_ptr<Connection> one = rank.connection;
-    if (one != nullptr) one->close(Cut::kByOwner, "the leader ends");
+    if (one != nullptr) one->close_with(Bye{}, "the leader ends");
   }
 }
 
@@ -279,6 +279,8 @@ void ChannelServer::Core::on_message(Connection& from, Message message) {
   if (const auto* progress = std::get_if<StageProgress>(&message)) {
     counters_->add(&ChannelServerStats::progress_received);
     sink_->on_progress(*from.rank, *progress);
+  } else if (std::holds_alternative<Bye>(message)) {
+    from.close(Cut::kEnded, "it has ended");
   } else if (!std::holds_alternative<Pong>(message)) {
     from.close(Cut::kMalformed, "it sent what only a leader sends");
   }
@@ -344,9 +346,13 @@ void ChannelServer::Core::on_closed(Connection& which, Cut cut, const std::strin
   rank.connection = nullptr;
   counters_->sub(&ChannelServerStats::ranks_connected);
   if (closing_) return;
-  counters_->add(&ChannelServerStats::ranks_lost);
-  lines_.log(LogLevel::kWarning, "rank " + std::to_string(number) + " is lost: " + why +
-                                     ". Nothing is promised until it is back");
+  if (cut == Cut::kEnded) {
+    lines_.log(LogLevel::kInfo, "rank " + std::to_string(number) + " has ended");
+  } else {
+    counters_->add(&ChannelServerStats::ranks_lost);
+    lines_.log(LogLevel::kWarning, "rank " + std::to_string(number) + " is lost: " + why +
+                                       ". Nothing is promised until it is back");
+  }
   sink_->on_rank_lost(number);
 }
 

@@ -138,12 +138,15 @@ TEST_P(ChannelOnBothKinds, ARankThatConnectsLearnsWhatToKeepBeforeAnythingElse) 
   EXPECT_EQ(kept[0].newest, 6u);
 }
 
-TEST_P(ChannelOnBothKinds, ADeadRankIsLostAndItsSuccessorTakenIn) {
-  const Leader leader(server_options(2), {.live = {4}, .newest = 9});
+TEST_P(ChannelOnBothKinds, ARankThatEndsIsMissedAndItsSuccessorTakenIn) {
+  ChannelServerOptions options = server_options(2);
+  options.heartbeat = {.interval = std::chrono::seconds(20), .missed = 9};
+  const Leader leader(options, {.live = {4}, .newest = 9});
   {
     Follower follower(client_options(1, 2));
     ASSERT_TRUE(follower.client->meet(leader.server->rendezvous()).ok());
     ASSERT_TRUE(leader.wait_for_all());
+    ASSERT_TRUE(follower.rank->wait_for_kept(1)) << "it knows that it is in";
   }
   ASSERT_TRUE(leader.sink->wait_for_lost(1));
   EXPECT_FALSE(leader.server->link(1)->connected());
@@ -156,7 +159,8 @@ TEST_P(ChannelOnBothKinds, ADeadRankIsLostAndItsSuccessorTakenIn) {
   leader.server->link(1)->stage(order_of(10, 2));
   ASSERT_TRUE(leader.sink->wait_for_progress(1));
   EXPECT_EQ(leader.sink->lost(), (std::vector<std::uint32_t>{1}));
-  EXPECT_EQ(leader.server->stats().ranks_lost, 1u);
+  EXPECT_EQ(leader.server->stats().ranks_lost, 0u) << "it went in good order";
+  EXPECT_EQ(leader.logger->count("has ended"), 1u);
   EXPECT_EQ(leader.server->stats().ranks_connected, 1u);
 }
 
@@ -216,6 +220,25 @@ TEST_P(ChannelOnBothKinds, AnotherLeaderEndsTheHoldsOfTheFirstAndHearsNothingOfT
   ASSERT_TRUE(second.sink->wait_for_progress(1));
   EXPECT_EQ(second.sink->progress()[0].second.staged, 2u);
   EXPECT_TRUE(first.sink->progress().empty());
+}
+
+TEST_P(ChannelOnBothKinds, ALeaderThatEndsEndsItsHoldsAndIsNotLookedFor) {
+  // Between two beats of the heart nothing else is on its way.
+  ChannelServerOptions options = server_options(2);
+  options.heartbeat = {.interval = std::chrono::seconds(20), .missed = 9};
+  Leader leader(options);
+  Follower follower(client_options(1, 2));
+  ASSERT_TRUE(follower.client->meet(leader.server->rendezvous()).ok());
+  ASSERT_TRUE(leader.wait_for_all());
+  leader.server->link(1)->stage(order_of(1, 1));
+  ASSERT_TRUE(leader.sink->wait_for_progress(1));
+  leader.server->close();
+  ASSERT_TRUE(follower.rank->wait_for_kept(2));
+  EXPECT_TRUE(follower.rank->kept()[1].live.empty());
+  EXPECT_EQ(follower.rank->kept()[1].newest, ~HoldId{0});
+  EXPECT_TRUE(leader.sink->lost().empty());
+  EXPECT_EQ(follower.logger->count("has ended"), 1u);
+  EXPECT_EQ(follower.client->stats().attempts_failed, 0u);
 }
 
 TEST(Channel, MeetingTheSameLeaderAgainDoesNothing) {

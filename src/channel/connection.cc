@@ -90,6 +90,23 @@ void Connection::close(Cut cut, const std::string& why) {
   owner_->on_closed(*this, cut, why);
 }
 
+void Connection::close_with(const Message& last, const std::string& why) {
+  if (closed_) return;
+  bool is_idle = writing_.empty();
+  {
+    const MutexLock lock(mutex_);
+    is_idle = is_idle && sending_ && queue_.empty();
+  }
+  std::error_code error;
+  if (is_idle) socket_.non_blocking(true, error);
+  if (is_idle && !error) {
+    // All of it or, where the peer takes nothing, perhaps none: nobody waits here.
+    const std::vector<std::byte> frame = encode_frame(last);
+    socket_.write_some(asio::buffer(frame), error);
+  }
+  close(Cut::kByOwner, why);
+}
+
 // ---- reading -------------------------------------------------------------------------------
 
 void Connection::read() {

@@ -26,6 +26,7 @@ enum class Cut {
   kByPeer,     ///< It hung up, or the system says that the connection broke.
   kMalformed,  ///< It sent what is no frame, or no frame that has its place here.
   kStuck,      ///< It does not take what it is sent, or is silent.
+  kEnded,      ///< It said that it ends.
   kByOwner,
 };
 
@@ -72,6 +73,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void end_with(const Message& last);
   /// At once. Nothing happens if it has ended.
   void close(Cut cut, const std::string& why);
+  /// The same; if nothing else is on its way, the peer hears `last` before.
+  void close_with(const Message& last, const std::string& why);
 
   /// The owner's notes.
   std::optional<std::uint32_t> rank;

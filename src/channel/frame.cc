@@ -23,6 +23,7 @@ enum class Type : std::uint8_t {
   kProgress,
   kPing,
   kPong,
+  kBye,
 };
 
 // ---- writing -------------------------------------------------------------------------------
@@ -69,6 +70,7 @@ void write(ByteWriter& out, const StageProgress& progress) {
 
 void write(ByteWriter& /*out*/, const Ping& /*ping*/) {}
 void write(ByteWriter& /*out*/, const Pong& /*pong*/) {}
+void write(ByteWriter& /*out*/, const Bye& /*bye*/) {}
 
 /// More than any body of fixed size.
 std::size_t bytes_bound(const Message& message) {
@@ -147,6 +149,7 @@ bool read(ByteReader in, StageProgress* out) {
 
 bool read(ByteReader in, Ping* /*out*/) { return in.done(); }
 bool read(ByteReader in, Pong* /*out*/) { return in.done(); }
+bool read(ByteReader in, Bye* /*out*/) { return in.done(); }
 
 template <typename Body>
 bool read_as(ByteReader in, std::optional<Message>* out) {
@@ -174,6 +177,8 @@ bool read_body(Type type, ByteReader in, std::optional<Message>* out) {
       return read_as<Ping>(in, out);
     case Type::kPong:
       return read_as<Pong>(in, out);
+    case Type::kBye:
+      return read_as<Bye>(in, out);
   }
   return false;
 }

@@ -55,9 +55,11 @@ enum class Refusal : std::uint8_t {
 
 struct Ping {};
 struct Pong {};
+/// The sender ends in good order: it is not to be looked for.
+struct Bye {};
 
 using Message =
-    std::variant<Hello, Welcome, Refusal, StageOrder, HoldRelease, StageProgress, Ping, Pong>;
+    std::variant<Hello, Welcome, Refusal, StageOrder, HoldRelease, StageProgress, Ping, Pong, Bye>;
 
 /// Of version, type and body. The leader's frames may carry an order for a prompt of millions of
 /// tokens; a rank's are small.

@@ -39,7 +39,8 @@ std::vector<Message> some_of_each(Random& random) {
           StageProgress{.hold = 5, .staged = 17},
           StageProgress{.hold = 6, .staged = 0, .done = true, .end = StageEnd::kUnavailable},
           Ping{},
-          Pong{}};
+          Pong{},
+          Bye{}};
 }
 
 /// Reads all that can be read. Broken: the status.
@@ -150,7 +151,7 @@ TEST(Frame, BodiesOfWrongSizeOrMeaningAreRefused) {
       refused(encode_frame(StageOrder{.hold = 1, .blocks = {}, .fetch_budget = Duration(-1)})));
   EXPECT_TRUE(refused(encode_frame(StageProgress{.hold = 1, .end = StageEnd::kLate})));
   std::vector<std::byte> unknown = encode_frame(Ping{});
-  for (const unsigned type : {0u, 9u, 255u}) {
+  for (const unsigned type : {0u, 10u, 255u}) {
     unknown[5] = static_cast<std::byte>(type);
     EXPECT_TRUE(refused(unknown)) << type;
   }

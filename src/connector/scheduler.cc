@@ -15,6 +15,7 @@
 #include "connector/quiet_log.h"
 #include "connector/request_tracker.h"
 #include "connector/tracked_request.h"
+#include "keyspace/chain_cache.h"
 #include "kvc/object_key.h"
 #include "kvc/stage_leader.h"
 #include "replication/replication_policy.h"
@@ -29,6 +30,10 @@ constexpr int kLeaseShare = 4;
 /// Lookups of one step follow each other at once. After such a pause another step has begun, even
 /// if no plan was asked for in between.
 constexpr Duration kStepPause = std::chrono::milliseconds(100);
+
+/// Of requests that are over, for the names of the next ones: 16 MB, and 4 MB of names at 32 tokens
+/// a block.
+constexpr std::size_t kTokensKept = std::size_t{4} << 20;
 
 Status check(const SchedulerOptions& options) {
   const auto at_least_one = [](std::string name) {
@@ -122,10 +127,13 @@ struct Scheduler::Impl {
         logger(std::move(log)),
         leader(options.stage_leader.get()),
         tracker(options.max_tracked_requests),
+        chains(hashing, kTokensKept),
         replication(options.replication, store->capabilities().max_replicas),
         decisions(options.explained_requests) {}
 
   Result<Offer> query(RequestId id, const RequestContent& content, std::size_t computed_tokens);
+  /// The names of a prompt. What was hashed for an earlier one is compared and not hashed again.
+  Result<BlockChain> name(RequestId id, const RequestContent& content) KVC_EXCLUDES(mutex);
   Promise look_up(const BlockChain& chain, const TrackedRequest::Identity& identity,
                   Decision* decision) KVC_EXCLUDES(mutex);
   /// Cuts what is offered of `blocks` to what is in rank 0's memory or, after that, in the store.
@@ -171,6 +179,7 @@ struct Scheduler::Impl {
 
   mutable Mutex mutex;
   RequestTracker tracker KVC_GUARDED_BY(mutex);
+  ChainCache chains KVC_GUARDED_BY(mutex);  // Of requests that are over.
   ReplicationPolicy replication KVC_GUARDED_BY(mutex);
   DecisionLog decisions KVC_GUARDED_BY(mutex);
   FetchSpeed fetch_speed KVC_GUARDED_BY(mutex);
@@ -199,11 +208,10 @@ Result<Offer> Scheduler::Impl::query(RequestId id, const RequestContent& content
                    std::to_string(content.prompt_tokens) + " tokens, of which " +
                    std::to_string(content.tokens.size()) + " were given");
   }
-  Result<BlockChain> chain = BlockChain::create(hashing, content.scope, content.media);
-  Status named = chain.ok() ? chain->append(content.tokens) : chain.status();
-  if (!named.ok()) {
+  Result<BlockChain> chain = name(id, content);
+  if (!chain.ok()) {
     forget(id);
-    return named;
+    return chain.status();
   }
   TrackedRequest::Identity identity{content.scope, content.media, content.prompt_tokens,
                                     computed_tokens};
@@ -214,6 +222,20 @@ Result<Offer> Scheduler::Impl::query(RequestId id, const RequestContent& content
   request.set_promise(promise);
   track(id, std::move(request), &decision);
   return Offer{decision.offered, decision.offered * options.tokens_per_block};
+}
+
+Result<BlockChain> Scheduler::Impl::name(RequestId id, const RequestContent& content) {
+  const MutexLock lock(mutex);
+  const TrackedRequest* asked_before = tracker.find(id);
+  if (asked_before == nullptr || !asked_before->is_of(content.scope, content.media)) {
+    return chains.take(content.scope, content.media, content.tokens);
+  }
+  Result<BlockChain> chain = BlockChain::create(hashing, content.scope, content.media);
+  if (!chain.ok()) return chain;
+  if (Status status = chain->assign(content.tokens, asked_before->chain()); !status.ok()) {
+    return status;
+  }
+  return chain;
 }
 
 Promise Scheduler::Impl::look_up(const BlockChain& chain, const TrackedRequest::Identity& identity,
@@ -257,10 +279,9 @@ void Scheduler::Impl::probe(std::span<const BlockHash> blocks, Deadline deadline
     decision->resident = std::min(options.resident_prefix(blocks), blocks.size());
     if (decision->resident == blocks.size()) return;
   }
-  const ProbeOptions probing{
-      .world_size = options.world_size,
-      .atomic_publish = store->capabilities().atomic_publish,
-      .layers = options.layers};
+  const ProbeOptions probing{.world_size = options.world_size,
+                             .atomic_publish = store->capabilities().atomic_publish,
+                             .layers = options.layers};
   const Instant asked_at = clock->now();
   if (leader != nullptr && asked_at >= deadline.at) {
     // Earlier queries of the step have spent its time; the store is not to blame.
@@ -398,10 +419,11 @@ void Scheduler::Impl::track(RequestId id, TrackedRequest request, Decision* deci
 }
 
 void Scheduler::Impl::drop(RequestId id) {
-  const TrackedRequest* request = tracker.find(id);
+  TrackedRequest* request = tracker.find(id);
   if (request == nullptr) return;
   if (request->owes_loads()) std::erase(owing_loads, id);
   const HoldId hold = request->hold();
+  request->keep_names(&chains);
   tracker.erase(id);
   if (hold != 0) leader->release(hold, 0);
 }

@@ -1,6 +1,7 @@
 #include "connector/tracked_request.h"
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <utility>
 
@@ -34,6 +35,18 @@ bool TrackedRequest::is_same_question(const BlockChain& other, const Identity& i
          identity_.computed_tokens == identity.computed_tokens &&
          std::ranges::equal(chain_.blocks(), other.blocks()) &&
          std::ranges::equal(chain_.tokens(), other.tokens());
+}
+
+bool TrackedRequest::is_of(const RequestScope& scope, const std::vector<MediaItem>& media) const {
+  return same_scope(identity_.scope, scope) && same_media(identity_.media, media);
+}
+
+void TrackedRequest::keep_names(ChainCache* cache) {
+  try {
+    cache->keep(std::move(chain_), std::move(identity_.scope), std::move(identity_.media));
+  } catch (const std::exception&) {
+    // Without memory for it the next prompt is hashed anew, nothing more.
+  }
 }
 
 bool TrackedRequest::has_page(std::size_t block) const {

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "keyspace/chain_cache.h"
 #include "kvc/block_hash.h"
 #include "kvc/clock.h"
 #include "kvc/scheduler.h"
@@ -54,6 +55,11 @@ class TrackedRequest {
   std::size_t needed_blocks() const;
   /// Whether a query for `other` would be the same question, asked before its answer was used.
   bool is_same_question(const BlockChain& other, const Identity& identity) const;
+
+  bool is_of(const RequestScope& scope, const std::vector<MediaItem>& media) const;
+  const BlockChain& chain() const { return chain_; }
+  /// Hands the names over, for later requests. REQUIRES: the request is not used any more.
+  void keep_names(ChainCache* cache);
 
   /// The pages of the prompt. False if they cannot be those of this prompt, or do not reach as far
   /// as the promise: then the request is served as far as they reach and never saved.

@@ -1,23 +1,14 @@
 #include "keyspace/chain_cache.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 namespace kvc {
 namespace {
 
-/// Of chains with one first block, such as that of a system prompt, those that are compared.
+/// Of chains with one first block, such as that of a system prompt, those that are kept.
 constexpr std::size_t kCandidates = 8;
-
-bool same_media(const std::vector<MediaItem>& a, const std::vector<MediaItem>& b) {
-  return std::ranges::equal(a, b, [](const MediaItem& x, const MediaItem& y) {
-    return x.start == y.start && x.length == y.length && x.digest == y.digest;
-  });
-}
-
-bool same_scope(const RequestScope& a, const RequestScope& b) {
-  return a.cache_salt == b.cache_salt && a.lora == b.lora;
-}
 
 /// Cheap, and wrong only if tokens differ before those at the end: assign() compares all.
 bool seems_to_go_on(std::span<const Token> prompt, std::span<const Token> kept,
@@ -28,6 +19,16 @@ bool seems_to_go_on(std::span<const Token> prompt, std::span<const Token> kept,
 }
 
 }  // namespace
+
+bool same_media(const std::vector<MediaItem>& a, const std::vector<MediaItem>& b) {
+  return std::ranges::equal(a, b, [](const MediaItem& x, const MediaItem& y) {
+    return x.start == y.start && x.length == y.length && x.digest == y.digest;
+  });
+}
+
+bool same_scope(const RequestScope& a, const RequestScope& b) {
+  return a.cache_salt == b.cache_salt && a.lora == b.lora;
+}
 
 Result<BlockChain> ChainCache::take(const RequestScope& scope, const std::vector<MediaItem>& media,
                                     std::span<const Token> tokens) {
@@ -58,10 +59,8 @@ ChainCache::Match ChainCache::longest_match(const BlockChain& first_block,
   const auto found = by_first_block_.find(first_block.blocks().front());
   if (found == by_first_block_.end()) return best;
   const std::vector<Entries::iterator>& chains = found->second;
-  const std::size_t count = std::min(chains.size(), kCandidates);
   std::size_t longest = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto entry = chains[chains.size() - 1 - i];
+  for (const Entries::iterator& entry : std::views::reverse(chains)) {
     if (!same_scope(entry->scope, scope) || !same_media(entry->media, media)) continue;
     const std::span<const Token> kept = entry->chain.tokens();
     if (seems_to_go_on(tokens, kept, options_.tokens_per_block)) {
@@ -80,8 +79,12 @@ void ChainCache::keep(BlockChain chain, RequestScope scope, std::vector<MediaIte
   const std::size_t count = chain.tokens().size();
   if (chain.blocks().empty() || count > max_tokens_) return;
   const BlockHash first = chain.blocks().front();
+  // Room first: an entry without its place in the index could not be taken out again.
+  std::vector<Entries::iterator>& alike = by_first_block_[first];
+  if (alike.size() == kCandidates) (void)take_out(alike.front());  // Nobody would look at it.
+  alike.reserve(kCandidates);
   entries_.push_front({std::move(chain), std::move(scope), std::move(media)});
-  by_first_block_[first].push_back(entries_.begin());
+  alike.push_back(entries_.begin());
   tokens_ += count;
   while (tokens_ > max_tokens_) (void)take_out(std::prev(entries_.end()));
 }

@@ -13,11 +13,15 @@
 
 namespace kvc {
 
+bool same_scope(const RequestScope& a, const RequestScope& b);
+bool same_media(const std::vector<MediaItem>& a, const std::vector<MediaItem>& b);
+
 /// Not thread-safe. What it returns is what BlockChain::create() and append() would: names come
 /// from chains whose scope, media and tokens were compared in full.
 class ChainCache {
  public:
-  /// At most `max_tokens` are kept, those used last. `options` must outlive the cache.
+  /// At most `max_tokens` are kept, and few chains with the same first block: those used last.
+  /// `options` must outlive the cache.
   ChainCache(const BlockHashOptions& options, std::size_t max_tokens)
       : options_(options), max_tokens_(max_tokens) {}
 
