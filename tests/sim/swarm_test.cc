@@ -54,6 +54,7 @@ TEST(CountingChoice, ReplaysWhatItTold) {
   CountingChoice choice;
   EXPECT_EQ(choice.below(3), 0u);
   ASSERT_TRUE(choice.next());
+  EXPECT_EQ(choice.below(3), 1u);
   ASSERT_TRUE(choice.next());
   EXPECT_EQ(choice.below(3), 2u);
   const std::vector<std::uint32_t> values = choice.values();
