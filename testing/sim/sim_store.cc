@@ -266,7 +266,7 @@ GetResult SimStore::read(const Get& item) {
   journal_.note(loop_.now(), "store: get", object->tag.content, object->tag.rank, object->visible);
   if (object->visible > item.into.size()) return {Reaction::kCallerBug, 0};
   std::copy_n(object->bytes.begin(), object->visible, item.into.begin());
-  if (faults_.strikes(Fault::kDamagedRead)) {
+  if (object->visible > 0 && faults_.strikes(Fault::kDamagedRead)) {
     const std::size_t at = choice_.below(static_cast<std::uint32_t>(object->visible));
     item.into[at] ^= static_cast<std::byte>(1u << choice_.below(8));
   }
