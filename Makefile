@@ -1,6 +1,6 @@
 # One entry for people and for CI. Every target does its own set-up. Day to day: docs/hacking.md.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo showcase test test-fast bench crash-test simulate planted lint docs format \
+.PHONY: help setup package demo showcase test test-fast bench crash-test simulate planted lint docs format \
 	asan tsan clean
 VENV := .venv/bin
 
@@ -23,10 +23,13 @@ help:
 setup:
 	@scripts/setup
 
-demo: setup
+package:
+	@scripts/setup --no-native
+
+demo: package
 	@$(VENV)/mooncake-trtllm demo --backend mooncake
 
-showcase: setup
+showcase: package
 	@benchmarks/tensorrt_llm_kv_connector/deploy/run_ctx_gen_store.sh showcase --out build/showcase
 
 test: setup

@@ -1,17 +1,28 @@
 #include "bindings/linked_scheduler.h"
 
+#include <chrono>
 #include <span>
 #include <utility>
 #include <vector>
 
 namespace kvc::bindings {
+namespace {
+
+/// Grows from leader to leader, faster than any of them begins holds.
+HoldId microseconds_since_epoch() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<HoldId>(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
+}
+
+}  // namespace
 
 Result<std::shared_ptr<LinkedScheduler>> LinkedScheduler::create(SchedulerOptions options,
                                                                  SchedulerParts parts) {
   auto linked = std::make_shared<LinkedScheduler>();
   if (parts.worker != nullptr) {
-    linked->leader_ =
-        std::make_shared<StageLeader>(StageLeaderOptions{.world_size = parts.ranks}, parts.clock);
+    linked->leader_ = std::make_shared<StageLeader>(
+        StageLeaderOptions{.world_size = parts.ranks, .newest_before = microseconds_since_epoch()},
+        parts.clock);
     if (Status status = linked->link_ranks(parts); !status.ok()) return status;
     options.stage_leader = linked->leader_;
     options.resident_prefix =

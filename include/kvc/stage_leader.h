@@ -33,6 +33,10 @@ struct StageLeaderOptions {
   std::uint32_t world_size = 1;
   /// Promises that may be open or being loaded at once; past it nothing is promised.
   std::size_t max_holds = 4096;
+  /// Its holds are numbered from the next one on. A rank that meets another leader knows the
+  /// numbers of the one before: they must be smaller. 0 will do for a leader whose ranks end with
+  /// it.
+  HoldId newest_before = 0;
   /// Time from a promise to its allocation; without one by then it is taken back.
   Duration hold_for = std::chrono::seconds(10);
   /// For a rank to fetch what was ordered, long after the promise is due: it serves later requests.

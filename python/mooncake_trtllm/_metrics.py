@@ -146,7 +146,7 @@ class _Server:
         except Exception as error:  # noqa: BLE001 - an installation may be broken in any way
             log.warning_once(
                 "%s: prometheus_client cannot be imported (%s). Remedy: pip install "
-                "'mooncake-trtllm[metrics]', or set MC_METRICS_PORT=0",
+                "prometheus-client, or set MC_METRICS_PORT=0",
                 where,
                 error,
             )

@@ -329,8 +329,8 @@ class Scheduler:
         prefill_tokens_per_s: int = 0,
         min_hit_blocks: int = 1,
     ) -> None:
-        """`world_size`: shards of a block. With `stage_worker`, rank 0's of `ranks`, promises are
-        staged; its pool must be registered.
+        """
+        `world_size`: shards of a block. With `stage_worker`, rank 0's of `ranks`, promises are staged; its pool must be registered.
         """
 
     def query(
@@ -358,14 +358,14 @@ class Scheduler:
     def finished(self, request: int) -> None: ...
     def reset(self, request: int) -> None: ...
     def cancel_load(self, request: int, start_tokens: int) -> None: ...
-    def note_opted_out(self, request: int, why: str) -> None:
-        """For explain() alone: the request is not asked about."""
-
-    def explain(self) -> list[str]:
-        """A line for each of the last requests: why it got what it got."""
-
     def stats(self) -> dict[str, int]: ...
     def latencies(self) -> dict[str, tuple[list[int], float]]: ...
+    def explain(self) -> list[str]:
+        """A line for each of the last requests asked about, oldest first."""
+
+    def note_opted_out(self, request: int, why: str) -> None:
+        """For explain() alone."""
+
     def disown(self) -> None:
         """Give up without cleaning up: after a fork, in the child."""
 

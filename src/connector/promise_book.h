@@ -27,6 +27,8 @@ struct PromiseBookOptions {
   std::uint32_t ranks = 1;
   /// Holds that are alive, or whose end no plan has told yet. One more is not begun.
   std::size_t max_holds = 4096;
+  /// Holds of different leaders must differ, since a rank may outlive one and meet another.
+  HoldId newest_before = 0;
   /// From the promise to its allocation.
   Duration hold_for = std::chrono::seconds(10);
 };
@@ -41,7 +43,8 @@ struct StagedPrefix {
 /// Not thread-safe. Holds that it does not know are ignored, and so is what comes too late.
 class PromiseBook {
  public:
-  explicit PromiseBook(const PromiseBookOptions& options) : options_(options) {}
+  explicit PromiseBook(const PromiseBookOptions& options)
+      : options_(options), newest_(options.newest_before) {}
 
   /// A new hold of so many blocks, to be ordered from every rank. 0: there is no room, or nothing
   /// to hold.
@@ -113,7 +116,7 @@ class PromiseBook {
   std::vector<HoldId> done_;
   std::deque<Loading> loading_;  // In the order of plans.
   std::uint64_t plans_ = 0;
-  HoldId newest_ = 0;
+  HoldId newest_;
 };
 
 }  // namespace kvc

@@ -15,7 +15,10 @@ struct StageLeader::Impl {
       : options(with),
         clock(std::move(time)),
         links(std::make_shared<const Links>()),
-        book({.ranks = with.world_size, .max_holds = with.max_holds, .hold_for = with.hold_for}) {}
+        book({.ranks = with.world_size,
+              .max_holds = with.max_holds,
+              .newest_before = with.newest_before,
+              .hold_for = with.hold_for}) {}
 
   /// The first rank that cannot be reached; their number if all can.
   std::uint32_t first_unreachable(const Links& to) const;

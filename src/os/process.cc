@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <exception>
 
+#include "os/thread.h"
+
 namespace kvc {
 
 std::int64_t process_id() { return ::getpid(); }
@@ -33,6 +35,7 @@ void skip_registered_exit_handlers() {
 }
 
 void wait_for_end_of_process() {
+  Thread::the_current_never_ends();
   while (true) ::pause();
 }
 

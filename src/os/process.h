@@ -18,7 +18,8 @@ void skip_registered_exit_handlers();
 /// down ends its daemon threads so. Called by the thread that ends the process, which is exempt.
 void park_threads_that_are_unwound();
 
-/// The calling thread waits for the end of the process, and does nothing else any more.
+/// The calling thread waits for the end of the process, and does nothing else any more. Nobody who
+/// joins it (os/thread.h) waits for it.
 [[noreturn]] void wait_for_end_of_process();
 
 }  // namespace kvc

@@ -12,6 +12,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "os/thread.h"
+
 namespace kvc {
 namespace {
 
@@ -47,6 +49,19 @@ TEST(ProcessDeathTest, ThreadThatIsUnwoundWaitsAndOthersEndTheProcess) {
         const int status = parked() ? 7 : 8;
         unwound.detach();
         std::_Exit(status);
+      },
+      ::testing::ExitedWithCode(7), "");
+}
+
+TEST(ProcessDeathTest, NobodyWaitsForAThreadThatIsUnwound) {
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  EXPECT_EXIT(
+      {
+        park_threads_that_are_unwound();
+        {
+          const Result<Thread> unwound = Thread::start("unwound", [] { end_this_thread(); });
+        }
+        std::_Exit(7);
       },
       ::testing::ExitedWithCode(7), "");
 }

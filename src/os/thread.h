@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -22,16 +23,27 @@ class Thread {
   Thread& operator=(Thread&& other) noexcept;
   ~Thread();
 
-  /// Waits until the body has ended. Nothing happens if it was joined, moved from or detached.
+  /// Waits until the body has ended, or never will (the_current_never_ends()). Nothing happens if
+  /// it was joined, moved from or detached.
   void join();
   /// Lets the thread run on alone. Whoever calls this answers for everything that `body` uses.
   void detach();
   /// Whether the caller runs on this thread.
   bool is_current() const;
 
+  /// The calling thread, if it is one of these, will do nothing any more: whoever joins it goes on
+  /// without it, as if it were detached.
+  static void the_current_never_ends();
+
  private:
-  explicit Thread(std::thread thread) : thread_(std::move(thread)) {}
+  struct Ending;
+  Thread(std::thread thread, std::shared_ptr<Ending> ending)
+      : thread_(std::move(thread)), ending_(std::move(ending)) {}
+
+  static thread_local Ending* current_;  // Of the calling thread; null if it is none of these.
+
   std::thread thread_;
+  std::shared_ptr<Ending> ending_;
 };
 
 }  // namespace kvc

@@ -535,6 +535,7 @@ def test_demo_fields_are_documented() -> None:
         assert_documented(step, of_step)
         for name in set(step) - always(of_step):
             assert step["name"] in of_step[name]["type"]
-    assert set().union(*result["steps"]) == set(of_step)
+    staged = {name for name, row in of_step.items() if "staged" in row["type"]}
+    assert set().union(*result["steps"]) == set(of_step) - staged
     tampered = next(step for step in result["steps"] if step["name"] == "tampered")
     assert set(tampered["healed"]) == named_in_backticks(of_step["healed"]["meaning"])

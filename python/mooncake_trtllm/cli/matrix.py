@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     """Runs the verb."""
     check_positive(options, "--requests", "--prefill-tok-per-s")
     check_curve(options)
-    stores.users_store()  # raises for a wrong setting of the user's before anything runs
+    stores.check_switched_on()  # raises for a wrong setting of the user's before anything runs
     chosen = combinations(options)
     rows: list[dict[str, Any]] = []
     faults: list[str] = []

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from mooncake_trtllm.settings import parse_settings
-
 __all__ = [
     "BACKENDS",
     "GRANULARITIES",
@@ -32,6 +30,8 @@ def granularity_settings(granularity: str) -> Mapping[str, str]:
 
 def is_staged(environment: Mapping[str, str]) -> bool:
     """Whether instances with these variables, over the user's settings, stage their promises."""
+    from mooncake_trtllm.settings import parse_settings  # needs the native module
+
     settings = parse_settings({**os.environ, **environment}, {})
     return settings.text("MC_PROMISE") == "staged" and not settings.flag("MC_LAYER_GRANULARITY")
 

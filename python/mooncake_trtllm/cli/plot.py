@@ -5,7 +5,7 @@
     mooncake-trtllm plot matrix.json trace.json --out report
 
 The report holds its figures itself and loads nothing. Needs matplotlib and Jinja2:
-pip install "mooncake-trtllm[plot]".
+pip install matplotlib jinja2.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     if missing:
         raise UsageError(
             f"plot needs {' and '.join(missing)}, which this environment has not; remedy: "
-            'pip install "mooncake-trtllm[plot]"'
+            "pip install matplotlib jinja2"
         )
     results = _read(options.files)
     try:

@@ -28,6 +28,7 @@ __all__ = [
     "add_segment_option",
     "available_bytes",
     "check_fits",
+    "check_switched_on",
     "chosen_backend",
     "granularity_of",
     "open_store",
@@ -107,7 +108,24 @@ def chosen_backend(option: str | None, default: str) -> str:
     Raises KvConnectorConfigError for a setting that the connector would refuse, whichever it is.
     """
     settings = _users_settings()
+    check_switched_on(settings)
     return option or _users_backend(settings) or default
+
+
+def check_switched_on(settings: Settings | None = None) -> None:
+    """Raises UsageError where the user's settings leave a run nothing to show."""
+    settings = settings or _users_settings()
+    switch = settings.text("MC_DISABLE_FILE")
+    if switch and os.path.exists(switch):
+        raise UsageError(
+            f"MC_DISABLE_FILE={switch}: it is there, so that the connector is off; remedy: remove "
+            "it, or unset the variable for this run"
+        )
+    if settings.number("MC_SAVE_QUEUE_BYTES") == 0:
+        raise UsageError(
+            "MC_SAVE_QUEUE_BYTES=0: nothing is saved, so that nothing can be reused; remedy: unset "
+            "it for this run"
+        )
 
 
 def tell_overrides(verb: str, env: Mapping[str, str], told: set[str] | None = None) -> None:

@@ -244,7 +244,7 @@ def text(report: TraceReport) -> str:
         f"{_rate(row['load_gb_per_s'])}, {human_bytes(row['bytes_saved'])} saved"
         f"{_rate(row['save_gb_per_s'])}",
         f"  time to first token, modeled at {row['prefill_tok_per_s']:g} prefill tokens/s: "
-        f"{_times(row['ttft_speedup_modeled'])} shorter for this geometry ({token} a token), "
+        f"{_times(row['ttft_speedup_modeled'])} for this geometry ({token} a token), "
         f"{_times(row[f'ttft_speedup_modeled_{LLAMA}'])} for Llama-3.1-8B bf16 "
         "(128.0 KiB a token)",
         f"  hits digest      {row['hits_digest']}",
@@ -262,4 +262,8 @@ def _rate(gb_per_s: float | None) -> str:
 
 
 def _times(ratio: float | None) -> str:
-    return "unknown" if ratio is None else f"{ratio:.2f} times"
+    if not ratio:
+        return "not known"
+    if ratio < 1:
+        return f"{1 / ratio:.2f} times longer (recomputing is faster)"
+    return f"{ratio:.2f} times shorter"

@@ -92,6 +92,35 @@ def test_demo_shows_every_step() -> None:
 
 
 @pytest.mark.slow
+def test_demo_shows_staged_promises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MC_PROMISE", "staged")
+    code, report, errors = run_json("demo")
+    assert code == 0, errors
+    steps = {step["name"]: step for step in report["steps"]}
+    matchable = steps["cold"]["blocks_matchable"]
+    assert steps["warm"]["blocks_hit"] == steps["restart"]["blocks_hit"] == matchable
+    assert [step["errors"] for step in report["steps"]] == [0] * 6
+    assert [step["blocks_rejected"] for step in report["steps"]] == [0, 0, 0, 0, 1, 0]
+    assert 0 < steps["tampered"]["blocks_hit"] < matchable
+    assert steps["tampered"]["healed"]["blocks_verified"] == matchable
+    assert steps["store_gone"]["blocks_hit"] == 0
+    kept = steps["store_gone"]["promise_kept"]
+    assert kept["blocks_verified"] == kept["blocks_promised"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", ["threads", "processes"])
+def test_a_trace_with_staged_promises_reuses_the_same(
+    ranks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MC_PROMISE", "staged")
+    code, report, errors = run_json("trace", "--backend", "mooncake", "--tp", "2", "--ranks", ranks)
+    assert code == 0, errors
+    assert (report["blocks_hit"], report["blocks_verified"]) == (17248, 17248)
+    assert report["errors"] == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_demo_and_all_that_it_started(number: signal.Signals) -> None:
     with subprocess.Popen(
