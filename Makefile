@@ -1,7 +1,7 @@
 # One entry for people and for CI. Every target does its own set-up. Day to day: docs/hacking.md.
 .DEFAULT_GOAL := help
-.PHONY: help setup package demo showcase test test-fast bench crash-test simulate planted lint docs format \
-	asan tsan clean
+.PHONY: help setup package demo showcase test test-fast bench crash-test simulate planted lint \
+	docs format asan tsan clean
 VENV := .venv/bin
 
 help:

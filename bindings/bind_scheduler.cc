@@ -118,14 +118,12 @@ nb::bytes plan_step(SchedulerObject& scheduler, const std::vector<StepTuple>& ba
 
 void bind_scheduler(nb::module_& m) {
   nb::class_<SchedulerObject>(m, "Scheduler")
-      .def(
-          nb::new_(&make_scheduler), "store"_a, "keyspace"_a, nb::kw_only(), "tokens_per_block"_a,
-          "world_size"_a, "deployment_secret"_a, "lookup_deadline_s"_a, "exact_pages"_a,
-          "layers"_a = 0, "max_replicas"_a = 1, "hot_at"_a = 8.0, "half_life_s"_a = 600.0,
-          "ranks"_a = 1, "stage_worker"_a.none() = nb::none(), "stage_address"_a = "",
-          "prefill_tokens_per_s"_a = 0, "min_hit_blocks"_a = 1,
-          "`world_size`: shards of a block. With `stage_worker`, rank 0's of `ranks`, promises are "
-          "staged; its pool must be registered.")
+      .def(nb::new_(&make_scheduler), "store"_a, "keyspace"_a, nb::kw_only(), "tokens_per_block"_a,
+           "world_size"_a, "deployment_secret"_a, "lookup_deadline_s"_a, "exact_pages"_a,
+           "layers"_a = 0, "max_replicas"_a = 1, "hot_at"_a = 8.0, "half_life_s"_a = 600.0,
+           "ranks"_a = 1, "stage_worker"_a.none() = nb::none(), "stage_address"_a = "",
+           "prefill_tokens_per_s"_a = 0, "min_hit_blocks"_a = 1,
+           "`stage_worker`: rank 0's, with its pool, for staged promises.")
       .def("query", &query, "request"_a, "tokens"_a, nb::kw_only(), "prompt_tokens"_a,
            "cache_salt"_a.none(), "lora"_a.none(), "media"_a, "computed_tokens"_a,
            "load_budget"_a.none(),

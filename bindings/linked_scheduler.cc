@@ -1,6 +1,5 @@
 #include "bindings/linked_scheduler.h"
 
-#include <chrono>
 #include <span>
 #include <utility>
 #include <vector>
@@ -9,9 +8,8 @@ namespace kvc::bindings {
 namespace {
 
 /// Grows from leader to leader, faster than any of them begins holds.
-HoldId microseconds_since_epoch() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<HoldId>(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
+HoldId nanoseconds_so_far(const Clock& clock) {
+  return static_cast<HoldId>(clock.now().time_since_epoch().count());
 }
 
 }  // namespace
@@ -21,7 +19,8 @@ Result<std::shared_ptr<LinkedScheduler>> LinkedScheduler::create(SchedulerOption
   auto linked = std::make_shared<LinkedScheduler>();
   if (parts.worker != nullptr) {
     linked->leader_ = std::make_shared<StageLeader>(
-        StageLeaderOptions{.world_size = parts.ranks, .newest_before = microseconds_since_epoch()},
+        StageLeaderOptions{.world_size = parts.ranks,
+                           .newest_before = nanoseconds_so_far(*parts.clock)},
         parts.clock);
     if (Status status = linked->link_ranks(parts); !status.ok()) return status;
     options.stage_leader = linked->leader_;

@@ -329,9 +329,7 @@ class Scheduler:
         prefill_tokens_per_s: int = 0,
         min_hit_blocks: int = 1,
     ) -> None:
-        """
-        `world_size`: shards of a block. With `stage_worker`, rank 0's of `ranks`, promises are staged; its pool must be registered.
-        """
+        """`stage_worker`: rank 0's, with its pool, for staged promises."""
 
     def query(
         self,
