@@ -146,3 +146,21 @@ def test_mooncake_alone_is_a_private_store(
     environment.setenv("MC_BACKEND", "mooncake")
     code, row, told = run(capsys, *TRACE)
     assert (code, row["backend"], told) == (0, "mooncake", [])
+
+
+@pytest.mark.parametrize("verb", ["trace", "demo", "selfcheck", "timeline", "matrix"])
+@pytest.mark.parametrize("switch", ["MC_DISABLE_FILE", "MC_SAVE_QUEUE_BYTES"])
+def test_a_switch_that_leaves_nothing_to_show_is_exit_code_2(
+    switch: str,
+    verb: str,
+    capsys: pytest.CaptureFixture[str],
+    environment: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    off = tmp_path / "off"
+    off.touch()
+    environment.setenv(switch, str(off) if switch == "MC_DISABLE_FILE" else "0")
+    code, report, _ = run(capsys, verb)
+    assert code == 2
+    assert switch in json.dumps(report)
+    assert "remedy" in json.dumps(report)
