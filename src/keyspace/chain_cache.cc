@@ -1,7 +1,6 @@
 #include "keyspace/chain_cache.h"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 namespace kvc {
@@ -60,7 +59,8 @@ ChainCache::Match ChainCache::longest_match(const BlockChain& first_block,
   if (found == by_first_block_.end()) return best;
   const std::vector<Entries::iterator>& chains = found->second;
   std::size_t longest = 0;
-  for (const Entries::iterator& entry : std::views::reverse(chains)) {
+  for (auto at = chains.rbegin(); at != chains.rend(); ++at) {
+    const Entries::iterator entry = *at;
     if (!same_scope(entry->scope, scope) || !same_media(entry->media, media)) continue;
     const std::span<const Token> kept = entry->chain.tokens();
     if (seems_to_go_on(tokens, kept, options_.tokens_per_block)) {
