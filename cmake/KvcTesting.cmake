@@ -30,7 +30,7 @@ function(kvc_test name)
   add_executable(${name} ${arg_SOURCES})
   kvc_target_defaults(${name})
   # Test code is compiled once and runs briefly; the library that it tests keeps its own level.
-  target_compile_options(${name} PRIVATE -O1)
+  target_compile_options(${name} PRIVATE -O0)
   target_compile_definitions(${name} PRIVATE
     ${arg_DEFINITIONS} KVC_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE
