@@ -13,6 +13,7 @@ from mooncake_trtllm.simulator import Prompt
 from mooncake_trtllm.simulator.config import LAYER_HOOKS
 
 LONG = list(range(3000, 3100))
+MOST_REQUESTS = 200
 STEADY = [how for how in LAYER_HOOKS if how != "unsteady"]
 
 
@@ -69,10 +70,16 @@ def test_hooks_that_stop_firing_fail_the_pass_and_never_serve_wrong_bytes(
 ) -> None:
     with make_product(tp=tp) as ctx:
         ctx.serve(Prompt(LONG), drain_s=10.0)
+    errors: list[str] = []
     with make_product(tp=tp, layer_hooks="unsteady") as gen:
-        results = [gen.serve(Prompt(LONG, retries=3), drain_s=10.0) for _ in range(12)]
-    assert all(result.ok and result.blocks_verified == 12 for result in results)
-    errors = [error for result in results for error in result.errors]
+        # A pass fails only if it began before its last layer was there, which is for the threads.
+        for _ in range(MOST_REQUESTS):
+            result = gen.serve(Prompt(LONG, retries=3), drain_s=10.0)
+            assert result.ok
+            assert result.blocks_verified == 12
+            errors += result.errors
+            if len(errors) >= 2:
+                break
     assert errors
     assert all("did not wait for layer" in error and "Remedy" in error for error in errors)
 
