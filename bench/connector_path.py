@@ -1,8 +1,9 @@
 """The whole path through the Python classes, driven as the engine drives it, over a host pool.
 
 The classes are found by name from make_kv_connector_config(), and the plan is pickled between
-scheduler and worker, as it is between the ranks of an engine. One request covers the pool's blocks;
-its pages are known bytes, so that every load is verified (outside of what is timed).
+scheduler and worker, as it is between the ranks of an engine. One request covers half of the pool's
+blocks, or several that arrive in one step share them; pages are known bytes, so that every load is
+verified (outside of what is timed).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import pickle
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -102,6 +104,7 @@ class ConnectorPath:
         self._source[:] = rng.integers(0, 256, self._source.shape, dtype=np.uint8)
         self._prompt = rng.integers(0, 32000, geometry.blocks * _TOKENS_PER_BLOCK + 1).tolist()
         self._next_id = 1
+        self._alive: list[SimpleNamespace] = []
         self._scheduler, self._worker = self._start()
 
     def _start(self) -> tuple[Any, Any]:
@@ -115,40 +118,69 @@ class ConnectorPath:
         scheduler.result().wait_for_initialization()
         return scheduler.result(), worker.result()
 
-    def save(self, salt: str) -> None:
-        """Compute-less step of a new request: ends when all of its blocks are committed."""
-        blocks = self.geometry.blocks
-        request = self._request(salt)
-        matched, _ = self._scheduler.get_num_new_matched_tokens(request, 0)
-        if matched:
-            raise RuntimeError(f"salt {salt}: {matched} tokens matched before anything was saved")
-        self._step(request, first_page=0, scheduled=len(self._prompt))
-        self._worker.wait_for_save(None)
-        if not self._worker.drain(_DRAIN_TIMEOUT_S):
-            raise RuntimeError(f"{blocks} blocks were not saved within {_DRAIN_TIMEOUT_S:.0f} s")
-        self._scheduler.request_finished(request, [])
+    def save(self, salt: str, share: int = 1) -> None:
+        """Compute-less step of a new request: ends when all of its blocks are committed.
 
-    def load(self, salt: str) -> None:
-        """A request whose blocks are all stored: ends when every page is in place."""
-        blocks = self.geometry.blocks
-        request = self._request(salt)
-        matched, is_async = self._scheduler.get_num_new_matched_tokens(request, 0)
-        if (matched, is_async) != (blocks * _TOKENS_PER_BLOCK, False):
-            raise RuntimeError(
-                f"salt {salt}: promised ({matched}, {is_async}) of {blocks} stored blocks"
-            )
-        self._step(request, first_page=blocks, scheduled=1)
+        Of the source pages it has one of `share` parts.
+        """
+        self.save_step(salt, share)()
+        self.end()
+        self.drain()
+
+    def drain(self) -> None:
+        """Wait until all saves are committed."""
+        if not self._worker.drain(_DRAIN_TIMEOUT_S):
+            raise RuntimeError(f"blocks were not saved within {_DRAIN_TIMEOUT_S:.0f} s")
+
+    def save_step(self, salt: str, share: int = 1) -> Callable[[], None]:
+        """The same up to `wait_for_save`, which is returned; end() comes after it."""
+        request = self.ask(salt, 0, share)
+        self._bind([(request, 0)], scheduled=request.prompt_len)
+        self._worker.start_load_kv(None)
+        return lambda: self._worker.wait_for_save(None)
+
+    def load(self, *salts: str) -> None:
+        """Requests of one step whose blocks are all stored: ends when every page is in place."""
+        self.load_step(*salts)()
         self._worker.wait_for_save(None)
-        self._scheduler.request_finished(request, [])
+        self.end()
+
+    def load_step(self, *salts: str, in_full: bool = True) -> Callable[[], None]:
+        """The same up to `start_load_kv`, which is returned; end() comes after it.
+
+        `in_full`: what is not promised whole is an error.
+        """
+        share = len(salts)
+        blocks = self.geometry.blocks // share
+        requests = [self.ask(salt, blocks if in_full else None, share) for salt in salts]
+        first_pages = range(self.geometry.blocks, 2 * self.geometry.blocks, blocks)
+        self._bind(list(zip(requests, first_pages, strict=False)), scheduled=1)
+        return lambda: self._worker.start_load_kv(None)
+
+    def ask(self, salt: str, promised: int | None, share: int = 1) -> SimpleNamespace:
+        """A new request, of whose blocks so many must be promised. It lives until end()."""
+        request = self._request(salt, share)
+        answer = self._scheduler.get_num_new_matched_tokens(request, 0)
+        if promised is not None and answer != (promised * _TOKENS_PER_BLOCK, False):
+            raise RuntimeError(f"salt {salt}: {answer} promised, expected {promised} blocks")
+        self._alive.append(request)
+        return request
+
+    def end(self) -> None:
+        """All requests are over."""
+        while self._alive:
+            self._scheduler.request_finished(self._alive.pop(), [])
 
     def poison_target(self) -> None:
         """Overwrite the pages that loads fill."""
         self._target[:] = 0xA5
 
-    def verify_target(self) -> None:
+    def verify_target(self, share: int = 1) -> None:
         """Raise unless each loaded page holds the bytes of its source page."""
-        if not np.array_equal(self._source, self._target):
-            raise RuntimeError("loaded pages differ from the saved ones")
+        blocks = self.geometry.blocks // share
+        for first in range(0, share * blocks, blocks):
+            if not np.array_equal(self._source[:blocks], self._target[first : first + blocks]):
+                raise RuntimeError("loaded pages differ from the saved ones")
 
     def check_counters(self, *, saved: int, loaded: int) -> None:
         """Raise unless the counters say that exactly this many blocks moved."""
@@ -181,9 +213,9 @@ class ConnectorPath:
         self._worker.close()
         self._scheduler.close()
 
-    def _request(self, salt: str) -> SimpleNamespace:
+    def _request(self, salt: str, share: int) -> SimpleNamespace:
         self._next_id += 1
-        prompt = self._prompt
+        prompt = self._prompt[: self.geometry.blocks // share * _TOKENS_PER_BLOCK + 1]
         return SimpleNamespace(
             request_id=self._next_id,
             prompt_len=len(prompt),
@@ -194,14 +226,17 @@ class ConnectorPath:
             is_dummy_request=False,
         )
 
-    def _step(self, request: SimpleNamespace, first_page: int, scheduled: int) -> None:
+    def _bind(self, requests: list[tuple[SimpleNamespace, int]], scheduled: int) -> None:
+        """Pages from a first one on for each request, and the plan of the step they are in."""
         spare = 2 * self.geometry.blocks
-        pages = [*range(first_page, first_page + self.geometry.blocks), spare]
-        self._scheduler.update_state_after_alloc(request, pages)
-        data = _RequestData(request.request_id, self._prompt, pages, 0, scheduled)
-        plan = self._scheduler.build_connector_meta(_SchedulerOutput([data]))
+        batch = []
+        for request, first in requests:
+            tokens = request.get_tokens(0)
+            pages = [*range(first, first + len(tokens) // _TOKENS_PER_BLOCK), spare]
+            self._scheduler.update_state_after_alloc(request, pages)
+            batch.append(_RequestData(request.request_id, tokens, pages, 0, scheduled))
+        plan = self._scheduler.build_connector_meta(_SchedulerOutput(batch))
         self._worker.bind_connector_meta(pickle.loads(pickle.dumps(plan)))
-        self._worker.start_load_kv(None)
 
 
 def _llm_args() -> SimpleNamespace:

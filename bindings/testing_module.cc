@@ -1,4 +1,5 @@
-// mooncake_trtllm._testing: stores that a test holds up or lets fail. Not part of the product.
+// mooncake_trtllm._testing: stores that a test holds up, slows down or lets fail. Not part of the
+// product.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -10,11 +11,15 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "base/mutex.h"
 #include "bindings/gil.h"
 #include "bindings/store_object.h"
+#include "kvc/clock.h"
 #include "store/file/file_store.h"
 #include "testing/gated_store.h"
+#include "testing/passing_store.h"
 
 namespace {
 
@@ -85,6 +90,46 @@ void bind_gated_store(nb::module_& m) {
       .def("registered", [](const GatedStoreObject& store) { return store.gated->registered(); });
 }
 
+/// Takes its time for each batched call, like a store that is far away.
+class SlowStore final : public kvc::testlib::PassingStore {
+ public:
+  SlowStore(std::shared_ptr<kvc::Store> inner, kvc::Duration put, kvc::Duration get)
+      : PassingStore(std::move(inner)), put_(put), get_(get) {}
+
+  std::vector<kvc::PutResult> put(std::vector<kvc::PutItem> items,
+                                  kvc::CallContext context) override {
+    pause(put_);
+    return inner_->put(std::move(items), std::move(context));
+  }
+
+  std::vector<kvc::GetResult> get(std::vector<kvc::GetItem> items,
+                                  kvc::CallContext context) override {
+    pause(get_);
+    return inner_->get(std::move(items), std::move(context));
+  }
+
+ private:
+  void pause(kvc::Duration time) {
+    const kvc::Instant until = kvc::system_clock()->now() + time;
+    const kvc::MutexLock lock(mutex_);
+    while (never_.wait_until(mutex_, until)) {
+    }
+  }
+
+  const kvc::Duration put_;
+  const kvc::Duration get_;
+  kvc::Mutex mutex_;
+  kvc::CondVar never_;
+};
+
+StoreObject slow_store(const StoreObject& inner, double put_s, double get_s) {
+  const auto to_duration = [](double seconds) {
+    return kvc::Duration(static_cast<kvc::Duration::rep>(seconds * 1e9));
+  };
+  return StoreObject(
+      std::make_shared<SlowStore>(inner.shared(), to_duration(put_s), to_duration(get_s)));
+}
+
 std::string_view to_string(kvc::FileStep step) {
   switch (step) {
     case kvc::FileStep::kReserved:
@@ -124,9 +169,11 @@ StoreObject stepped_file_store(std::string path, std::uint64_t max_bytes, bool u
 }  // namespace
 
 NB_MODULE(_testing, m) {
-  m.doc() = "Stores that a test holds up or lets fail.";
+  m.doc() = "Stores that a test holds up, slows down or lets fail.";
   nb::module_::import_("mooncake_trtllm._native");
   bind_gated_store(m);
+  m.def("slow_store", &slow_store, "inner"_a, nb::kw_only(), "put_s"_a = 0.0, "get_s"_a = 0.0,
+        "Each batched call takes so much longer.");
   m.def("stepped_file_store", &stepped_file_store, "path"_a, "max_bytes"_a, nb::kw_only(),
         "unnamed_files"_a, "at_step"_a);
 }

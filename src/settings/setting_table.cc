@@ -57,7 +57,7 @@ constexpr auto kSharing = std::to_array<SettingSpec>({
            "Where blocks are: in this process, in a folder that this host shares, in Mooncake. "
            "Unset: mooncake if MOONCAKE_MASTER or MOONCAKE_CONFIG_PATH is set, else file."),
     choice(
-        "MC_PROMISE", "leased", "leased|staged",
+        "MC_PROMISE", "staged", "leased|staged",
         "When blocks are fetched. staged: before they are promised, by every rank, and verified; "
         "a load then depends on no store. leased: probe, promise, load; an error if a promised "
         "block is gone by then; always so with MC_LAYER_GRANULARITY."),

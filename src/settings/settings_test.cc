@@ -75,7 +75,7 @@ TEST(Settings, DefaultsAreInForceWithoutAnyInput) {
   const Settings settings = parsed({});
   EXPECT_EQ(settings.text("MC_BACKEND"), "file");
   EXPECT_EQ(settings.number("MC_FILE_MAX_BYTES"), std::uint64_t{8} << 30);
-  EXPECT_EQ(settings.text("MC_PROMISE"), "leased");
+  EXPECT_EQ(settings.text("MC_PROMISE"), "staged");
   EXPECT_FALSE(settings.flag("MC_LAYER_GRANULARITY"));
   EXPECT_EQ(settings.number("MC_KEY_EPOCH"), 0u);
   EXPECT_EQ(settings.number("MC_STAGING_BYTES"), 256u << 20);
@@ -400,7 +400,7 @@ TEST(Settings, DescribeShowsValuesWithSourcesAndMasksCredentials) {
     lines[line.name] = line.value + " (" + std::string(to_string(line.source)) + ")";
   }
   EXPECT_EQ(lines.at("MC_KEY_EPOCH"), "7 (environment)");
-  EXPECT_EQ(lines.at("MC_PROMISE"), "leased (default)");
+  EXPECT_EQ(lines.at("MC_PROMISE"), "staged (default)");
   EXPECT_EQ(lines.at("MOONCAKE_TE_META_DATA_SERVER"), "http://***@host/metadata (environment)");
   EXPECT_FALSE(lines.contains("MC_RANK"));
   EXPECT_EQ(settings.text("MOONCAKE_TE_META_DATA_SERVER"), "http://user:pass@host/metadata");

@@ -27,9 +27,13 @@ def environment_fixture(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         monkeypatch.delenv(name)
     monkeypatch.setenv("MC_BACKEND", "memory")
     monkeypatch.setenv("MC_STAGING_BYTES", "1MB")
-    if os.environ.get("TEST_PROMISE"):
-        monkeypatch.setenv("MC_PROMISE", os.environ["TEST_PROMISE"])
     return monkeypatch
+
+
+@pytest.fixture(name="leased")
+def leased_fixture(environment: pytest.MonkeyPatch) -> None:
+    """Blocks are fetched after they were promised: loads need the store, and can fail."""
+    environment.setenv("MC_PROMISE", "leased")
 
 
 MakeEngine = Callable[..., "Engine"]

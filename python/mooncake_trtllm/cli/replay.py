@@ -31,8 +31,13 @@ PREFILL_TOK_PER_S = 3000.0
 
 _DRAIN_S = 60.0
 _CALLBACK_BOUND_S = 70.0
-_NO_DEADLINE = {"MC_STAGE_DEADLINE_MS": "60000", "MC_LOAD_DEADLINE_MS": "60000"}
-"""A slow machine must not cost hits: the largest that both settings take."""
+_LOAD_ALL = {
+    "MC_STAGE_DEADLINE_MS": "60000",
+    "MC_LOAD_DEADLINE_MS": "60000",
+    "MC_PREFILL_TOK_PER_S": "0",
+    "MC_MIN_HIT_BLOCKS": "1",
+}
+"""Neither a slow machine nor a choice to compute must cost hits."""
 
 
 def geometry_for(workload: Workload, tokens_per_block: int | None, tp: int) -> Geometry:
@@ -87,7 +92,7 @@ class Replay:
             tp=self.tp,
             ranks=self.ranks,
             quiet=not self.verbose,
-            env={**store.env, **_NO_DEADLINE, **self._own_settings()},
+            env={**store.env, **_LOAD_ALL, **self._own_settings()},
             pool_blocks=-(-longest // size) + 1,
             max_num_tokens=max(longest, size),
             block_reuse=False,

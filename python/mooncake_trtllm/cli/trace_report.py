@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from mooncake_trtllm.cli import offers
 from mooncake_trtllm.cli.exits import BROKEN, GOOD, UNREACHABLE
 from mooncake_trtllm.cli.output import human_bytes, rounded
 from mooncake_trtllm.cli.ttft_model import speedup
@@ -68,6 +69,9 @@ class TraceReport:
         self._lookups_failed = int(scheduler.get("blocks_missed_store_failed", 0))
         # Measured by the driver, on the slowest rank: steps without a load cost next to nothing.
         self._load_seconds = max(_waited(entry["ledger"].callbacks) for entry in stats)
+        if self.promise == "staged":  # Then the queries are what waits for the store.
+            queries = stats[0]["ledger"].callbacks.get("get_num_new_matched_tokens")
+            self._load_seconds += queries.seconds if queries else 0.0
 
     def fail(self, reason: str) -> None:
         """The run ended early; what was collected until then stays."""
@@ -87,6 +91,12 @@ class TraceReport:
         return "layer" if by_layer else "block"
 
     @property
+    def promise(self) -> str:
+        """When blocks were fetched: `staged`, or `leased`."""
+        staged = offers.is_staged(self._config.env) and self.granularity == "block"
+        return "staged" if staged else "leased"
+
+    @property
     def hits(self) -> list[int]:
         """Blocks hit, by request."""
         return [result.blocks_hit for result in self._results]
@@ -98,7 +108,11 @@ class TraceReport:
         return failed + (self.failure is not None)
 
     def load_bandwidth(self) -> float | None:
-        """Bytes a second of synchronous loads, all ranks together; None without a load."""
+        """Bytes a second of loads, all ranks together; None without a load.
+
+        Staged, time is that of the queries and of the copies, and bytes are also those that were
+        in host memory already.
+        """
         loaded = self.total("bytes_loaded")
         return loaded / self._load_seconds if loaded and self._load_seconds else None
 
@@ -178,7 +192,7 @@ class TraceReport:
         row: dict[str, Any] = {
             "schema": "trace/1",
             "backend": self._backend,
-            "promise": "leased",
+            "promise": self.promise,
             "granularity": self.granularity,
             "tp": config.tp,
             "ranks": config.ranks,
@@ -199,6 +213,7 @@ class TraceReport:
             "saves_dropped": self.total("saves_dropped"),
             "saves_failed": self.total("saves_failed"),
             "bytes_loaded": self.total("bytes_loaded"),
+            "bytes_staged": self.total("bytes_staged"),
             "bytes_saved": self.total("bytes_saved"),
             "load_gb_per_s": rounded(load / 1e9 if load else None),
             "save_gb_per_s": rounded(save / 1e9 if save else None),
@@ -241,7 +256,7 @@ def text(report: TraceReport) -> str:
         f"{sum(row['blocks_rejected'].values())}; saves dropped {row['saves_dropped']}; "
         f"saves failed {row['saves_failed']}",
         f"  moved            {human_bytes(row['bytes_loaded'])} loaded"
-        f"{_rate(row['load_gb_per_s'])}, {human_bytes(row['bytes_saved'])} saved"
+        f"{_rate(row['load_gb_per_s'])}{_fetched(row)}, {human_bytes(row['bytes_saved'])} saved"
         f"{_rate(row['save_gb_per_s'])}",
         f"  time to first token, modeled at {row['prefill_tok_per_s']:g} prefill tokens/s: "
         f"{_times(row['ttft_speedup_modeled'])} for this geometry ({token} a token), "
@@ -259,6 +274,12 @@ def _percent(ratio: float | None) -> str:
 
 def _rate(gb_per_s: float | None) -> str:
     return "" if gb_per_s is None else f" at {gb_per_s:.2f} GB/s"
+
+
+def _fetched(row: dict[str, Any]) -> str:
+    if row["promise"] != "staged":
+        return ""
+    return f" ({human_bytes(row['bytes_staged'])} of it fetched, the rest was in host memory)"
 
 
 def _times(ratio: float | None) -> str:

@@ -185,7 +185,7 @@ def test_the_effective_configuration_is_logged_once_with_sources(
     lines = [r.getMessage() for r in caplog.records if "MC_KEY_EPOCH=424242" in r.getMessage()]
     assert len(lines) == 1
     assert "MC_KEY_EPOCH=424242 (environment)" in lines[0]
-    assert "MC_PROMISE=leased (default)" in lines[0]
+    assert "MC_PROMISE=staged (default)" in lines[0]
 
 
 def test_the_stores_own_file_is_named_as_the_user_did(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,22 +26,6 @@ def request(tokens: list[int] = TOKENS, **extra: Any) -> Request:
     return Request(next(_ids), list(tokens), extra)
 
 
-@pytest.fixture(autouse=True)
-def staged_fixture(environment: pytest.MonkeyPatch) -> None:
-    """Every engine of these tests promises what is staged."""
-    environment.setenv("MC_PROMISE", "staged")
-
-
-def connected(engine: Engine) -> Engine:
-    """Run steps, as an engine's warm-up does, until all ranks take orders."""
-    deadline = time.monotonic() + PATIENCE_S
-    while engine.scheduler.stats()["ranks_connected"] < engine.tp - 1:
-        assert time.monotonic() < deadline
-        engine.run(request([1, 2, 3]))
-        threading.Event().wait(0.01)
-    return engine
-
-
 def forget_all(engine: Engine) -> None:
     """The store loses everything."""
     memory = memory_of(engine)
@@ -58,10 +41,10 @@ def finish(engine: Engine, one: Request, pages: list[int], matched: int) -> None
 
 @pytest.mark.parametrize("tp", [1, 2])
 def test_blocks_come_back_bit_exact(tp: int, make_engine: MakeEngine) -> None:
-    writer = connected(make_engine(tp=tp))
+    writer = make_engine(tp=tp)
     assert writer.serve(request()) == 0
     assert writer.serve(request()) == FULL  # from its own memory: what it saved
-    reader = connected(make_engine(tp=tp))
+    reader = make_engine(tp=tp)
     assert reader.serve(request()) == FULL  # fetched
     assert reader.serve(request()) == FULL  # kept
     stats = [worker.stats() for worker in reader.workers]
@@ -71,11 +54,12 @@ def test_blocks_come_back_bit_exact(tp: int, make_engine: MakeEngine) -> None:
 
 
 def test_until_all_ranks_are_connected_nothing_is_promised(make_engine: MakeEngine) -> None:
-    connected(make_engine(tp=2)).serve(request())
-    late = make_engine(tp=2)
+    make_engine(tp=2).serve(request())
+    late = make_engine(tp=2, warm_up=False)
     assert late.lookup(request()) == 0
     assert late.scheduler.stats()["blocks_missed_rank_unavailable"] == FULL
-    assert connected(late).lookup(request()) == FULL
+    late.meet_ranks()
+    assert late.lookup(request()) == FULL
 
 
 @pytest.mark.parametrize("tp", [1, 2])
@@ -83,8 +67,8 @@ def test_until_all_ranks_are_connected_nothing_is_promised(make_engine: MakeEngi
 def test_b25_b26_no_loss_after_a_promise_is_seen(
     when: str, tp: int, make_engine: MakeEngine
 ) -> None:
-    connected(make_engine(tp=tp)).serve(request())
-    engine = connected(make_engine(tp=tp))
+    make_engine(tp=tp).serve(request())
+    engine = make_engine(tp=tp)
     one = request()
     tokens, _ = engine.scheduler.get_num_new_matched_tokens(one.bound(), 0)
     assert tokens == 8 * FULL
@@ -135,8 +119,8 @@ def test_an_altered_block_is_not_promised_and_heals(make_engine: MakeEngine) -> 
 
 
 def test_a_block_that_one_rank_lacks_ends_the_promise(make_engine: MakeEngine) -> None:
-    connected(make_engine(tp=2)).serve(request())
-    engine = connected(make_engine(tp=2))
+    make_engine(tp=2).serve(request())
+    engine = make_engine(tp=2)
     assert memory_of(engine).remove([key_of_block(engine, TOKENS, 3, rank=1)]) == ["ok"]
     assert engine.serve(request()) == 3
     assert make_engine(tp=2) is not None

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 POISON = 0xDB
 DRAIN_S = 20.0
+MEET_S = 20.0
+WARM_UP_ID = 1 << 40
 _ITEM_SIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int8": 1, "uint8": 1}
 
 
@@ -169,6 +173,7 @@ class Engine:
         tp: int = 1,
         args: SimpleNamespace | None = None,
         register: bool = True,
+        warm_up: bool = True,
         **changes: Any,
     ) -> None:
         # Not at the top: a stand-in of the runtime may have to be in place first.
@@ -193,6 +198,16 @@ class Engine:
             for worker, pool in zip(self.workers, self.pools, strict=True):
                 worker.register_kv_caches(pool)
             self.scheduler.wait_for_initialization()
+            if warm_up:
+                self.meet_ranks()
+
+    def meet_ranks(self) -> None:
+        """Run steps, as an engine's warm-up does, until the scheduler knows all ranks."""
+        deadline = time.monotonic() + MEET_S
+        while self.scheduler.stats()["ranks_awaited"]:
+            assert time.monotonic() < deadline, "ranks and scheduler did not meet"
+            self.run(Request(WARM_UP_ID, [1, 2, 3]))
+            threading.Event().wait(0.005)
 
     @property
     def worker(self) -> MooncakeKvCacheConnectorWorker:
