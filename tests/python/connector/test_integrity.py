@@ -56,6 +56,7 @@ def rejected(worker: Any) -> dict[str, int]:
     }
 
 
+@pytest.mark.usefixtures("leased")
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_block_is_never_served_and_heals(name: str, make_engine: MakeEngine) -> None:
     change, counter = DAMAGE[name]
@@ -80,39 +81,72 @@ def test_a_damaged_block_is_never_served_and_heals(name: str, make_engine: MakeE
     assert rejected(engine.worker) == {counter: 1}
 
 
-def test_every_byte_of_the_header_is_checked(make_engine: MakeEngine) -> None:
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_block_is_not_promised_and_heals(name: str, make_engine: MakeEngine) -> None:
+    change, counter = DAMAGE[name]
+    make_engine().serve(request())
     engine = make_engine()
-    engine.serve(request())
+    alter(engine, key_of_block(engine, TOKENS, 3), change)
+    assert engine.serve(request()) == 3
+    assert rejected(engine.worker) == {counter: 1}
+    assert engine.scheduler.stats()["blocks_missed_rejected"] == FULL - 3
+    assert "rejected on rank 0" in engine.scheduler.explain()[-1]
+    assert engine.serve(request()) == FULL
+    assert make_engine().serve(request()) == FULL
+    assert rejected(engine.worker) == {counter: 1}
+
+
+Refuse = Callable[..., None]
+
+
+@pytest.fixture(name="refuse", params=["staged", "leased"])
+def refuse_fixture(request: pytest.FixtureRequest, environment: pytest.MonkeyPatch) -> Refuse:
+    """Checks that an engine, which has not seen it yet, refuses the first block of TOKENS."""
+    environment.setenv("MC_PROMISE", request.param)
+
+    def refuse(engine: Engine, reason: str = "Remedy") -> None:
+        if request.param == "staged":
+            assert engine.lookup(Request(next(_ids), TOKENS)) == 0
+            return
+        with pytest.raises(KvConnectorLoadError, match=reason):
+            engine.run(Request(next(_ids), TOKENS))
+
+    return refuse
+
+
+def test_every_byte_of_the_header_is_checked(refuse: Refuse, make_engine: MakeEngine) -> None:
+    make_engine().serve(request())
+    engine = make_engine()
     key = key_of_block(engine, TOKENS, 0)
     sound = read(engine, key)
     for position in range(HEADER):
         write(engine, key, flip(position)(sound))
-        with pytest.raises(KvConnectorLoadError):
-            engine.run(request())
+        refuse(engine)
         write(engine, key, sound)
     assert sum(rejected(engine.worker).values()) == HEADER
     assert engine.run(request()) == FULL
 
 
-def test_a_block_of_a_later_version_is_refused(make_engine: MakeEngine) -> None:
+def test_a_block_of_a_later_version_is_refused(refuse: Refuse, make_engine: MakeEngine) -> None:
+    make_engine().serve(request())
     engine = make_engine()
-    engine.serve(request())
     key = key_of_block(engine, TOKENS, 0)
     sound = read(engine, key)
     versions = [at for at in range(4, 16, 2) if struct.unpack_from("<H", sound, at) == (1,)]
     later = bytearray(sound)
     struct.pack_into("<H", later, versions[0], 2)
     write(engine, key, bytes(later))
-    with pytest.raises(KvConnectorLoadError, match="version"):
-        engine.run(request())
+    refuse(engine, "version")
     assert rejected(engine.worker) == {"rejected_header": 1}
 
 
-def test_a_sound_block_under_another_name_is_refused(make_engine: MakeEngine) -> None:
+def test_a_sound_block_under_another_name_is_refused(
+    refuse: Refuse, make_engine: MakeEngine
+) -> None:
     """Foreign bytes with a good checksum: another block, another rank, another keyspace."""
-    engine, foreign = make_engine(tp=2), make_engine(tp=2, attn_backend="FLASHINFER")
-    for one in (engine, foreign):
-        one.serve(request())
+    for writer in (make_engine(tp=2), make_engine(tp=2, attn_backend="FLASHINFER")):
+        writer.serve(request())
+    engine = make_engine(tp=2)
     own = set(shards(engine))
     first = key_of_block(engine, TOKENS, 0)
     sound = read(engine, first)
@@ -126,13 +160,13 @@ def test_a_sound_block_under_another_name_is_refused(make_engine: MakeEngine) ->
     ):
         write(engine, first, wrong)
         before = rejected(engine.workers[0]).get(counter, 0)
-        with pytest.raises(KvConnectorLoadError):
-            engine.run(request())
+        refuse(engine)
         assert rejected(engine.workers[0])[counter] == before + 1
         write(engine, first, sound)
     assert engine.run(request()) == FULL
 
 
+@pytest.mark.usefixtures("leased")
 def test_a_lost_block_fails_closed_and_heals(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.serve(request())
@@ -152,6 +186,7 @@ def test_a_lost_block_fails_closed_and_heals(make_engine: MakeEngine) -> None:
     assert engine.serve(request()) == FULL
 
 
+@pytest.mark.usefixtures("leased")
 def test_the_other_requests_of_a_step_are_loaded_first(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.serve(request(TOKENS))
@@ -180,14 +215,13 @@ def test_the_other_requests_of_a_step_are_loaded_first(make_engine: MakeEngine) 
 
 
 def test_a_block_that_one_rank_lacks_ends_the_promise(make_engine: MakeEngine) -> None:
+    make_engine(tp=2).serve(request())
     engine = make_engine(tp=2)
-    engine.serve(request())
     memory_of(engine).remove([key_of_block(engine, TOKENS, 4, rank=1)])
     assert engine.lookup(request()) == 4
     assert engine.scheduler.stats()["lookups_shard_lost"] == 1
-    # An instance that does not remember having stored the block repairs it.
-    assert make_engine(tp=2).serve(request()) == 4
-    assert engine.serve(request()) == FULL
+    assert engine.serve(request()) == 4  # repairs it
+    assert make_engine(tp=2).serve(request()) == FULL
 
 
 def test_the_error_pickles() -> None:

@@ -388,6 +388,7 @@ def test_a_hung_store_does_not_keep_the_process(tmp_path: Path) -> None:
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.usefixtures("leased")
 def test_an_error_that_is_kept_keeps_nothing_alive(make_engine: MakeEngine) -> None:
     """Its traceback keeps frames, and these must not keep threads and memory of the core."""
     engine = make_engine()

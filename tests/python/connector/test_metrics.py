@@ -26,13 +26,14 @@ import pytest
 from support.engine import Engine, Request, Shape, make_model
 from support.gates import gate_stores
 from support.processes import clean_environment, run_python
-from support.stores import memory_of, shards
+from support.stores import key_of_block, memory_of, shards
 
 from mooncake_trtllm import KvConnectorLoadError, _metrics
 from mooncake_trtllm._stats import BYPASSES, stat_table
 
 MakeEngine = Callable[..., Engine]
 TOKENS = [int(t) for t in np.random.default_rng(47).integers(0, 32000, 61)]
+OTHER = [int(t) for t in np.random.default_rng(48).integers(0, 32000, 61)]
 FULL = 60 // 8
 PATIENCE_S = 20.0
 _ids = itertools.count(1)
@@ -131,7 +132,9 @@ def test_snapshots_are_plain_and_complete(make_engine: MakeEngine) -> None:
         assert not any(connector.stats().values())
         json.dumps(before)
     engine.worker.register_kv_caches(engine.pools[0])
-    engine.serve(request())
+    engine.lookup(request())
+    writer = make_engine()
+    writer.serve(request())
     engine.serve(request())
     metrics = engine.scheduler.metrics()
     assert set(metrics) == set(before_keys(engine))
@@ -139,6 +142,7 @@ def test_snapshots_are_plain_and_complete(make_engine: MakeEngine) -> None:
     assert metrics["blocks_missed_no_manifest"] == FULL
     for latency, count in (
         (metrics["lookup_latency"], 2),
+        (metrics["staging_latency"], 1),
         (engine.worker.metrics()["load_latency"], 1),
     ):
         assert latency["count"] == count
@@ -147,7 +151,7 @@ def test_snapshots_are_plain_and_complete(make_engine: MakeEngine) -> None:
         assert (bounds[-1], counts[-1]) == (math.inf, count)
         assert list(bounds) == sorted(bounds)
         assert list(counts) == sorted(counts)
-    assert engine.worker.metrics()["put_latency"]["count"] >= 1
+    assert writer.worker.metrics()["put_latency"]["count"] >= 1
 
 
 def before_keys(engine: Engine) -> list[str]:
@@ -164,7 +168,10 @@ def test_misses_by_reason(
     engine = make_engine(register=False)
     engine.lookup(request())  # no pool yet
     engine.worker.register_kv_caches(engine.pools[0])
-    engine.serve(request())  # nothing is committed
+    engine.lookup(request())  # nothing is committed
+    writer = make_engine()
+    for tokens in (TOKENS, OTHER):
+        writer.serve(request(tokens))
     assert engine.lookup(request()) == FULL
     engine.lookup(request(), computed=3)  # unaligned
     engine.lookup(request(lora_task_id=5))
@@ -174,11 +181,10 @@ def test_misses_by_reason(
     switch.touch()
     engine.lookup(request())
     switch.unlink()
-    memory_of(engine).remove([shards(engine)[0]])
-    found = engine.lookup(request())  # a shard is lost
-    assert found < FULL
+    memory_of(engine).remove([key_of_block(engine, OTHER, 3)])
+    assert engine.lookup(request(OTHER)) == 3  # a shard is lost
     gates[0].answer_with("down")
-    assert engine.lookup(request()) == 0
+    assert engine.lookup(request(OTHER[::-1])) == 0
     counted = engine.scheduler.stats()
     assert counted["queries"] == 9
     assert {name: counted[f"queries_bypassed_{name}"] for name in BYPASSES} == {
@@ -192,7 +198,7 @@ def test_misses_by_reason(
     assert missed == {
         "blocks_missed_no_manifest": FULL,
         "blocks_missed_unaligned": FULL - 1,
-        "blocks_missed_shard_lost": FULL - found,
+        "blocks_missed_shard_lost": FULL - 3,
         "blocks_missed_store_failed": FULL,
     }
     assert counted["blocks_looked_up"] == counted["blocks_offered"] + sum(missed.values())
@@ -434,6 +440,7 @@ class _Raises(logging.Handler):
         raise OSError(28, "No space left on device")
 
 
+@pytest.mark.usefixtures("leased")
 def test_a_logging_handler_that_raises_breaks_nothing(
     make_engine: MakeEngine, environment: pytest.MonkeyPatch, port: int
 ) -> None:
@@ -485,5 +492,7 @@ except KvConnectorLoadError:
     print("ok")
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # else the interpreter itself ends with status 120
 """
-    environment = clean_environment(TEST_MODEL=str(model), TEST_TOKENS=json.dumps(TOKENS))
+    environment = clean_environment(
+        TEST_MODEL=str(model), TEST_TOKENS=json.dumps(TOKENS), MC_PROMISE="leased"
+    )
     assert "ok" in run_python(code, environment=environment).stdout

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.engine import Engine, Request, Shape
 from support.gates import Gate, gate_stores
-from support.stores import alter, key_of_block, memory_of
+from support.stores import key_of_block, memory_of
 
 MakeEngine = Callable[..., Engine]
 TOKENS = [int(t) for t in np.random.default_rng(61).integers(0, 32000, 61)]
@@ -104,26 +104,6 @@ def test_b27_rare_misses_are_never_seen(make_engine: MakeEngine) -> None:
         assert make_engine().serve(request()) == FULL  # healed
         engine.close()
     assert served > 0
-
-
-def test_an_altered_block_is_not_promised_and_heals(make_engine: MakeEngine) -> None:
-    make_engine().serve(request())
-    engine = make_engine()
-    key = key_of_block(engine, TOKENS, 4)
-    alter(engine, key, lambda data: data[:-1] + bytes([data[-1] ^ 1]))
-    assert engine.serve(request()) == 4
-    assert engine.worker.stats()["rejected_checksum"] == 1
-    assert engine.scheduler.stats()["blocks_missed_rejected"] == FULL - 4
-    assert "rejected on rank 0" in engine.scheduler.explain()[-1]
-    assert make_engine().serve(request()) == FULL
-
-
-def test_a_block_that_one_rank_lacks_ends_the_promise(make_engine: MakeEngine) -> None:
-    make_engine(tp=2).serve(request())
-    engine = make_engine(tp=2)
-    assert memory_of(engine).remove([key_of_block(engine, TOKENS, 3, rank=1)]) == ["ok"]
-    assert engine.serve(request()) == 3
-    assert make_engine(tp=2) is not None
 
 
 def test_explain_says_what_ended_each_request(make_engine: MakeEngine) -> None:

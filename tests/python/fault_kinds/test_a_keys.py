@@ -175,6 +175,7 @@ SIZES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.usefixtures("leased")
 @pytest.mark.parametrize("name", SIZES)
 def test_b11_a_value_of_another_length_is_counted_and_not_copied(
     name: str, make_engine: MakeEngine
@@ -193,3 +194,13 @@ def test_b11_a_value_of_another_length_is_counted_and_not_copied(
     assert engine.worker.stats()["rejected_size"] == 1
     assert (engine.pools[0].bytes[pages[3]] == POISON).all()
     engine.verify(victim, pages[:3])
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_b11_a_value_of_another_length_is_not_promised(name: str, make_engine: MakeEngine) -> None:
+    make_engine().serve(request())
+    engine = make_engine()
+    key = key_of_block(engine, TOKENS, 3)
+    write(engine, key, SIZES[name](read(engine, key)))
+    assert engine.serve(request()) == 3
+    assert engine.worker.stats()["rejected_size"] == 1

@@ -57,6 +57,7 @@ def test_b17_no_digest_is_cut_on_its_way(make_engine: MakeEngine) -> None:
     assert names == {(plan.keyspace.hex(), block.hex()) for block in planned}
 
 
+@pytest.mark.usefixtures("leased")
 def test_b17_a_collision_is_caught_by_what_the_block_says_of_itself(
     make_engine: MakeEngine,
 ) -> None:
@@ -74,4 +75,14 @@ def test_b17_a_collision_is_caught_by_what_the_block_says_of_itself(
         engine.worker.start_load_kv(None)
     assert caught.value.keys == [key]
     assert (engine.pools[0].bytes[pages[2]] == POISON).all()
+    assert engine.worker.stats()["rejected_layout"] + engine.worker.stats()["rejected_header"] == 1
+
+
+def test_b17_a_collision_is_not_promised(make_engine: MakeEngine) -> None:
+    writer, engine = make_engine(), make_engine()
+    for tokens in (TOKENS, OTHER):
+        writer.serve(Request(next(_ids), tokens))
+    key, other = key_of_block(engine, TOKENS, 2), key_of_block(engine, OTHER, 2)
+    write(engine, key, read(engine, other))
+    assert engine.serve(Request(next(_ids), TOKENS)) == 2
     assert engine.worker.stats()["rejected_layout"] + engine.worker.stats()["rejected_header"] == 1

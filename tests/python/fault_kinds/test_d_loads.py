@@ -34,6 +34,7 @@ def lose(engine: Engine, key: str) -> None:
     assert memory_of(engine).remove([key]) == ["ok"]
 
 
+@pytest.mark.usefixtures("leased")
 @pytest.mark.parametrize("block", [0, 3, 6])
 @pytest.mark.parametrize("late", [False, True], ids=["before the allocation", "before the load"])
 def test_b25_an_eviction_after_the_lookup_fails_its_request_alone(
@@ -67,6 +68,7 @@ def test_b25_an_eviction_after_the_lookup_fails_its_request_alone(
     assert engine.serve(request()) == FULL
 
 
+@pytest.mark.usefixtures("leased")
 def test_b27_rare_misses_fail_as_often_as_they_happen(make_engine: MakeEngine) -> None:
     """In this mode a miss between lookup and load is an error, once: the retry always succeeds."""
     rng = np.random.default_rng(47)

@@ -28,6 +28,7 @@ def forget_everything(engine: Engine) -> None:
     assert memory.keys() == []
 
 
+@pytest.mark.usefixtures("leased")
 def test_b71_a_store_that_forgot_everything_is_filled_again(make_engine: MakeEngine) -> None:
     """Whoever has not just seen the blocks there stores them again; nobody promises them before."""
     engine = make_engine()
@@ -39,6 +40,16 @@ def test_b71_a_store_that_forgot_everything_is_filled_again(make_engine: MakeEng
     assert engine.serve(request()) == FULL
 
 
+def test_b71_what_is_in_memory_outlives_a_store_that_forgot(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.serve(request())
+    forget_everything(engine)
+    assert engine.serve(request()) == FULL
+    assert make_engine().serve(request()) == 0  # stores them again
+    assert make_engine().serve(request()) == FULL
+
+
+@pytest.mark.usefixtures("leased")
 def test_b71_a_store_that_forgets_a_promise_fails_it(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.serve(request())
