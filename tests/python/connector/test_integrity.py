@@ -107,6 +107,8 @@ def refuse_fixture(request: pytest.FixtureRequest, environment: pytest.MonkeyPat
     def refuse(engine: Engine, reason: str = "Remedy") -> None:
         if request.param == "staged":
             assert engine.lookup(Request(next(_ids), TOKENS)) == 0
+            assert "rejected on rank 0" in engine.scheduler.explain()[-1]
+            engine.run(Request(next(_ids), [1]))  # the next query has a budget of its own
             return
         with pytest.raises(KvConnectorLoadError, match=reason):
             engine.run(Request(next(_ids), TOKENS))
