@@ -68,7 +68,7 @@ def test_trace_reports_what_the_product_reuses_of_the_agentic_workload(
     code, row = run_json(capsys, "trace", "--backend", "memory", "--tp", "2")
     assert code == 0
     assert row["schema"] == "trace/1"
-    assert (row["backend"], row["promise"], row["granularity"]) == ("memory", "leased", "block")
+    assert (row["backend"], row["promise"], row["granularity"]) == ("memory", "staged", "block")
     assert (row["requests"], row["errors"], row["tp"]) == (144, 0, 2)
     assert row["blocks_matchable"] == 19584
     assert row["blocks_hit"] == row["blocks_hit_ideal"] == row["blocks_verified"] == 17248
