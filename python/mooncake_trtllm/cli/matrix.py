@@ -159,7 +159,8 @@ def text(rows: list[dict[str, Any]], identical: bool) -> str:
         + f"\nHit counts are {'identical' if identical else 'NOT IDENTICAL'} in each scenario.\n"
         f"TTFT x modeled: time to first token without reuse over that with it, at {rate:g} prefill "
         f"tokens/s and the load\nbandwidth measured, for the simulated geometry ({token_bytes:g} "
-        "KiB a token) and for Llama-3.1-8B bf16 (128 KiB a token).\n"
+        "KiB a token) and for Llama-3.1-8B bf16 (128 KiB a token). Where promises are staged, load "
+        "GB/s counts blocks\nthat were in host memory already, and the time of all queries.\n"
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +211,8 @@ def _measured_gb_per_s(model: Model, options: argparse.Namespace) -> float:
         Progress("measuring the load bandwidth", _PROMPTS * _ROUNDS) as progress,
     ):
         config = replay.config(store, Path(folder), stores.run_seed(folder))
+        # So that the store is read each time, as in the layer path.
+        config = replace(config, env={**config.env, "MC_PROMISE": "leased"})
         stores.tell_overrides("timeline", config.env)
         report = replay.run(config, store.backend, progress.show)
         code, faults = report.verdict(exact=store.ours, reach=lambda: stores.reach(store))

@@ -78,13 +78,13 @@ def test_demo_shows_every_step() -> None:
         assert steps[name]["bytes_loaded"] == matchable * block_bytes
         assert steps[name]["bytes_saved"] == 0
     assert [step["blocks_rejected"] for step in report["steps"]] == [0, 0, 0, 0, 1, 0]
-    assert [step["errors"] for step in report["steps"]] == [0, 0, 0, 0, 1, 0]
+    assert [step["errors"] for step in report["steps"]] == [0] * 6
     assert steps["tampered"]["healed"]["blocks_verified"] == matchable
-    assert steps["tampered"]["tampered_key"] in steps["tampered"]["error"]
+    kept = steps["store_gone"]["promise_kept"]
+    assert kept["blocks_verified"] == kept["blocks_promised"] > 0
     # CTX, GEN and the restarted instance are two processes each; the store has two of its own.
     ranks = {step["name"]: step["pids"] for step in report["steps"]}
     assert ranks["warm"] == ranks["other_salt"]
-    assert ranks["restart"] == ranks["tampered"] == ranks["store_gone"]
     pids = [*ranks["cold"], *ranks["warm"], *ranks["restart"]]
     pids += [report["store"]["master_pid"], report["store"]["storage_pid"]]
     assert len(set(pids)) == 8
@@ -92,32 +92,18 @@ def test_demo_shows_every_step() -> None:
 
 
 @pytest.mark.slow
-def test_demo_shows_staged_promises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MC_PROMISE", "staged")
+@pytest.mark.usefixtures("leased")
+def test_demo_shows_leased_promises() -> None:
     code, report, errors = run_json("demo")
     assert code == 0, errors
     steps = {step["name"]: step for step in report["steps"]}
     matchable = steps["cold"]["blocks_matchable"]
-    assert steps["warm"]["blocks_hit"] == steps["restart"]["blocks_hit"] == matchable
-    assert [step["errors"] for step in report["steps"]] == [0] * 6
+    assert [step["errors"] for step in report["steps"]] == [0, 0, 0, 0, 1, 0]
     assert [step["blocks_rejected"] for step in report["steps"]] == [0, 0, 0, 0, 1, 0]
     assert 0 < steps["tampered"]["blocks_hit"] < matchable
     assert steps["tampered"]["healed"]["blocks_verified"] == matchable
-    assert steps["store_gone"]["blocks_hit"] == 0
-    kept = steps["store_gone"]["promise_kept"]
-    assert kept["blocks_verified"] == kept["blocks_promised"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", ["threads", "processes"])
-def test_a_trace_with_staged_promises_reuses_the_same(
-    ranks: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MC_PROMISE", "staged")
-    code, report, errors = run_json("trace", "--backend", "mooncake", "--tp", "2", "--ranks", ranks)
-    assert code == 0, errors
-    assert (report["blocks_hit"], report["blocks_verified"]) == (17248, 17248)
-    assert report["errors"] == 0
+    assert steps["tampered"]["tampered_key"] in steps["tampered"]["error"]
+    assert steps["restart"]["pids"] == steps["tampered"]["pids"] == steps["store_gone"]["pids"]
 
 
 @pytest.mark.slow
@@ -140,11 +126,23 @@ def test_a_signal_stops_the_demo_and_all_that_it_started(number: signal.Signals)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("tp", "ranks"), [("1", "threads"), ("2", "processes")])
-def test_trace_reuses_what_an_exact_cache_would(tp: str, ranks: str) -> None:
+@pytest.mark.parametrize(
+    ("promise", "tp", "ranks"),
+    [
+        ("staged", "1", "threads"),
+        ("staged", "2", "threads"),
+        ("staged", "2", "processes"),
+        ("leased", "2", "processes"),
+    ],
+)
+def test_trace_reuses_what_an_exact_cache_would(
+    promise: str, tp: str, ranks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MC_PROMISE", promise)
     code, row, errors = run_json("trace", "--backend", "mooncake", "--tp", tp, "--ranks", ranks)
     assert code == 0, errors
     assert (row["blocks_hit"], row["blocks_verified"], row["errors"]) == (17248, 17248, 0)
+    assert row["promise"] == promise
     cache = IdealCache(32)
     assert row["hits_digest"] == hits_digest([cache.serve(tokens) for tokens in agentic_workload()])
 
