@@ -35,6 +35,13 @@ Result<std::shared_ptr<LinkedScheduler>> LinkedScheduler::create(SchedulerOption
                         std::move(parts.clock), std::move(parts.logger));
   if (!made.ok()) return made.status();
   linked->scheduler_ = std::move(made).value();
+  Scheduler& core = *linked->scheduler_;
+  if (const Duration interval = core.lease_check_interval(); interval > Duration::zero()) {
+    Result<std::unique_ptr<Ticker>> ticker =
+        Ticker::start("kvc-leases", interval, [&core] { core.renew_leases(); });
+    if (!ticker.ok()) return ticker.status();
+    linked->lease_ticker_ = std::move(ticker).value();
+  }
   return linked;
 }
 
@@ -60,6 +67,7 @@ Status LinkedScheduler::link_ranks(const SchedulerParts& parts) {
 }
 
 LinkedScheduler::~LinkedScheduler() {
+  lease_ticker_.reset();
   scheduler_.reset();
   if (server_ != nullptr) server_->close();
 }

@@ -9,6 +9,7 @@
 #include "kvc/channel.h"
 #include "kvc/scheduler.h"
 #include "kvc/stage_leader.h"
+#include "os/ticker.h"
 
 namespace kvc::bindings {
 
@@ -41,6 +42,7 @@ class LinkedScheduler {
   std::shared_ptr<StageLeader> leader_;
   std::unique_ptr<ChannelServer> server_;
   std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Ticker> lease_ticker_;  // Null: there are no leases to renew.
 };
 
 }  // namespace kvc::bindings

@@ -9,7 +9,7 @@
 //                the tracker is full, oldest first.
 //
 // `leased` promise: the probe's lease protects the promised blocks until the load, which follows in
-// the same step.
+// the same step; where it does not, renew_leases() renews the lease.
 // `staged` promise (with a StageLeader): only what every rank has fetched and verified by then is
 // promised, and it is held until it is loaded, so that a load depends on no store. Blocks that rank
 // 0 has in memory need no probe.
@@ -72,6 +72,8 @@ struct SchedulerOptions {
   std::uint64_t prefill_tokens_per_s = 0;
   /// Fewer blocks than that are not promised.
   std::size_t min_hit_blocks = 1;
+  /// Blocks whose leases one renew_leases() renews at most.
+  std::size_t max_renewed_blocks = 16384;
   /// Queries that explain() remembers.
   std::size_t explained_requests = 256;
 };
@@ -133,6 +135,8 @@ struct SchedulerStats {
   std::uint64_t promises_held = 0;
   std::uint64_t promises_expired = 0;
   std::uint64_t ranks_awaited = 0;
+  std::uint64_t leases_renewed = 0;
+  std::uint64_t leases_lost = 0;
   std::uint64_t decodes_running = 0;
   std::uint64_t fetch_blocks_per_s = 0;
   LatencyHistogram lookup_latency;
@@ -196,6 +200,11 @@ inline constexpr StatField<SchedulerStats> kSchedulerStats[] = {
      "Staged promises whose pages came too late: their loads fetch."},
     {"ranks_awaited", "", &SchedulerStats::ranks_awaited, StatKind::kGauge,
      "Ranks that cannot be reached now, so that nothing is promised; 0 where promises are leased."},
+    {"leases_renewed", "", &SchedulerStats::leases_renewed, StatKind::kCounter,
+     "Blocks of leased promises that were protected once more, since their loads are still to be "
+     "planned."},
+    {"leases_lost", "", &SchedulerStats::leases_lost, StatKind::kCounter,
+     "Blocks of leased promises that were gone from the store before their loads were planned."},
     {"decodes_running", "", &SchedulerStats::decodes_running, StatKind::kGauge,
      "Requests beyond their prompt in the last step: what a fetch holds back."},
     {"fetch_blocks_per_s", "", &SchedulerStats::fetch_blocks_per_s, StatKind::kGauge,
@@ -243,6 +252,14 @@ class Scheduler {
   /// Promises between two plans end at this many blocks, which is what a load can move in time
   /// (Worker::load_budget_blocks()). No bound until it is called.
   void set_load_budget(std::size_t blocks);
+
+  /// Of leased promises: protects what they need in the store anew where half of its lease is over,
+  /// from the promise until the load is planned or the request has ended. To be called every
+  /// lease_check_interval(), from one thread at a time. Waits for the store, at most
+  /// `lookup_deadline` for each request.
+  void renew_leases();
+  /// Zero where there are no leases to renew.
+  Duration lease_check_interval() const;
 
   SchedulerStats stats() const;
 

@@ -94,6 +94,7 @@ struct WorkerStats {
   std::uint64_t blocks_loaded = 0;
   std::uint64_t bytes_loaded = 0;
   std::uint64_t loads_missing = 0;
+  std::uint64_t loads_asked_again = 0;
   std::uint64_t loads_unavailable = 0;
   std::uint64_t rejected_checksum = 0;
   std::uint64_t rejected_layout = 0;
@@ -135,6 +136,8 @@ inline constexpr StatField<WorkerStats> kWorkerStats[] = {
     {"bytes_loaded", "", &WorkerStats::bytes_loaded, StatKind::kCounter, "Payload put into pages."},
     {"loads_missing", "", &WorkerStats::loads_missing, StatKind::kCounter,
      "Promised blocks that were not in the store."},
+    {"loads_asked_again", "", &WorkerStats::loads_asked_again, StatKind::kCounter,
+     "Objects of promised blocks that the store did not give at the first time of asking."},
     {"loads_unavailable", "", &WorkerStats::loads_unavailable, StatKind::kCounter,
      "Promised blocks not loaded: store down, deadline passed, no staging memory, given up since a "
      "layer of another block failed, or a layer that the pass did not wait for."},

@@ -164,9 +164,10 @@ def _json_file(folder: Path | None, name: str) -> Mapping[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise KvConnectorConfigError(
-            f"{folder / name} cannot be read: {error}. Remedy: repair the model's folder"
-        ) from error
+            f"{folder / name} cannot be read: {reason}. Remedy: repair the model's folder"
+        ) from None
     return content if isinstance(content, dict) else {}
 
 

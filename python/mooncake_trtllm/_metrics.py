@@ -17,9 +17,9 @@ import socket
 import socketserver
 import threading
 import wsgiref.simple_server
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast, runtime_checkable
 
 from mooncake_trtllm._lifecycle import track
 from mooncake_trtllm._log import log
@@ -40,6 +40,14 @@ class Source(Protocol):
 
     def metrics(self) -> dict[str, Any]:
         """Return what the method of this name of the connector returns."""
+
+
+@runtime_checkable
+class Explainer(Protocol):
+    """A source that can also say what became of single requests."""
+
+    def explain(self) -> list[str]:
+        """Return a line for each."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +241,25 @@ def _application(entries: Callable[[], list[_Entry]]) -> Any:
 
     registry = prometheus_client.CollectorRegistry()
     registry.register(_Collector(entries))
-    return prometheus_client.make_wsgi_app(registry)
+    metrics = prometheus_client.make_wsgi_app(registry)
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ.get("PATH_INFO") != "/explain":
+            return cast("Iterable[bytes]", metrics(environ, start_response))
+        text = "".join(f"{line}\n" for line in _explanations(entries()))
+        start_response("200 OK", [("Content-Type", "text/plain; charset=utf-8")])
+        return [text.encode()]
+
+    return answer
+
+
+def _explanations(entries: list[_Entry]) -> Iterator[str]:
+    """Of the schedulers; where there are several, each line says whose it is."""
+    schedulers = [(e.number, e.source) for e in entries if isinstance(e.source, Explainer)]
+    for number, source in schedulers:
+        prefix = f"connector {number}: " if len(schedulers) > 1 else ""
+        for line in source.explain():
+            yield prefix + line
 
 
 class _Collector:

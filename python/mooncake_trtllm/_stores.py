@@ -193,7 +193,7 @@ class StoreRegistry:
                 where = origin(core)
                 if not where:
                     raise
-                raise type(error)(f"{error}. The master is {master}{where}") from error
+                raise type(error)(f"{error}. The master is {master}{where}") from None
 
         return ("mooncake", segment_bytes, *texts), open_mooncake
 

@@ -81,7 +81,7 @@ def make_kv_connector_config(**overrides: Any) -> Any:
         raise KvConnectorConfigError(
             f"make_kv_connector_config: {config_class.__name__} refuses {fields}: "
             f"{error}. Remedy: correct the field that the message names"
-        ) from error
+        ) from None
 
 
 def _checked(given: dict[str, Any]) -> dict[str, str]:
@@ -104,7 +104,7 @@ def _checked(given: dict[str, Any]) -> dict[str, str]:
         raise KvConnectorConfigError(
             f"make_kv_connector_config({', '.join(given)}): {error}. Remedy: correct it here, or "
             "leave it to the environment and the file named by MC_KV_CONFIG"
-        ) from error
+        ) from None
     return texts
 
 

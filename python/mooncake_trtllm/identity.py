@@ -101,7 +101,7 @@ def engine_identity(
             f"model={args.model!r}: {error}. Remedy: pass the model's folder (a hub name will do "
             "if the hub's cache holds one revision of it), or set MC_MODEL_REVISION to a text that "
             "changes whenever the weights do"
-        ) from error
+        ) from None
     log.info("model %r is known as %s (%s)", args.model, model.content, model.evidence)
     if model.evidence == _SAMPLED:
         log.warning(

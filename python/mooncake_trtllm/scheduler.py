@@ -105,6 +105,11 @@ class _Resources:
         total = {"queries": self.queries, "queries_bypassed": sum(bypassed.values())}
         return {**counted, **total, **bypassed}
 
+    def explain(self) -> list[str]:
+        """Return a line for each of the last requests; after the end, none."""
+        core = self._core
+        return [] if core is None else core.explain()
+
     def release(self) -> None:
         """See Releasable."""
         with self._lock:
@@ -374,8 +379,7 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
 
         It says what the runtime had itself, what was offered, and what ended that.
         """
-        core = self._resources.core()
-        return [] if core is None else core.explain()
+        return self._resources.explain()
 
     def stats(self) -> dict[str, int | float]:
         """Return the numbers of metrics()."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mooncake_trtllm import _native
 from mooncake_trtllm._log import log
+from mooncake_trtllm._set_by import described
 from mooncake_trtllm.errors import KvConnectorConfigError
 from mooncake_trtllm.request import is_text, lora_ids_from
 
@@ -155,7 +156,7 @@ def _tell_once(core: _native.Settings) -> None:
         log.warning_once("%s", text)
     log.essential_once(
         "settings in force: %s",
-        ", ".join(f"{name}={value} ({source})" for name, value, source in core.describe()),
+        ", ".join(f"{name}={value} ({source})" for name, value, source in described(core)),
     )
 
 
@@ -163,7 +164,7 @@ def _read(setting: str, path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise _unreadable(setting, path, str(error)) from error
+        raise _unreadable(setting, path, _reason(error)) from None
 
 
 def _secret(path: str) -> bytes:
@@ -172,7 +173,7 @@ def _secret(path: str) -> bytes:
     try:
         secret = Path(path).read_bytes().strip()
     except OSError as error:
-        raise _unreadable("MC_KEY_SECRET_FILE", path, str(error)) from error
+        raise _unreadable("MC_KEY_SECRET_FILE", path, _reason(error)) from None
     if not secret:
         raise _unreadable("MC_KEY_SECRET_FILE", path, "it is empty")
     return secret
@@ -188,7 +189,12 @@ def _lora_ids(path: str) -> Mapping[int, str]:
             raise ValueError("it is no JSON object of adapter numbers and identities")
         return lora_ids_from(entries)
     except (ValueError, RecursionError) as error:
-        raise _unreadable("MC_LORA_IDS", path, str(error)) from error
+        raise _unreadable("MC_LORA_IDS", path, str(error)) from None
+
+
+def _reason(error: Exception) -> str:
+    """Without the path, which stands before it."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _unreadable(setting: str, path: str, reason: str) -> KvConnectorConfigError:

@@ -66,7 +66,7 @@ class _Resources:
             raise KvConnectorConfigError(
                 f"the KV pool {list(pool.shape)} cannot be used: {error}. Remedy: register the "
                 "pool of the V1 manager, [blocks, layers, kv_factor, elements per block]"
-            ) from error
+            ) from None
         check_geometry(args, pool, kv_dtype)
         by_layer = instance.settings.by_layer and _layers_are_known(args)
         replicated = is_replicated(args, layout.geometry)
@@ -82,7 +82,7 @@ class _Resources:
                 f"staging: raise MC_STAGING_BYTES (now {instance.settings.staging_bytes}) and with "
                 f"it MC_SAVE_QUEUE_BYTES (now {instance.settings.save_queue_bytes}); for the "
                 f"memory back end: raise MC_MEMORY_BYTES (now {instance.settings.memory_bytes})"
-            ) from error
+            ) from None
         with self._lock:
             if self._ended:
                 core.close(_CLOSE_S)

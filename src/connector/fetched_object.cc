@@ -19,14 +19,26 @@ Rejection check(const PipelineParts& parts, const BlockHash& block, const BlockF
                       item.page->bytes().first(result.bytes));
 }
 
+template <typename Which>
+std::size_t retry(BlockFetch& fetch, Which which) {
+  std::vector<std::size_t> again;
+  for (std::size_t i = 0; i < fetch.results().size(); ++i) {
+    if (which(fetch.results()[i].reaction)) again.push_back(i);
+  }
+  if (!again.empty()) fetch.fetch_again(again);
+  return again.size();
+}
+
 }  // namespace
 
 void retry_stale(BlockFetch& fetch) {
-  std::vector<std::size_t> stale;
-  for (std::size_t i = 0; i < fetch.results().size(); ++i) {
-    if (fetch.results()[i].reaction == Reaction::kStale) stale.push_back(i);
-  }
-  if (!stale.empty()) fetch.fetch_again(stale);
+  (void)retry(fetch, [](Reaction reaction) { return reaction == Reaction::kStale; });
+}
+
+std::size_t retry_missing(BlockFetch& fetch) {
+  return retry(fetch, [](Reaction reaction) {
+    return reaction == Reaction::kStale || reaction == Reaction::kMiss;
+  });
 }
 
 Verdict judge(const PipelineParts& parts, const BlockHash& block, const BlockFetch::Item& item,

@@ -1,6 +1,7 @@
 // What an object is worth that was fetched into staging, and what follows from that for its rank.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,11 @@ struct Verdict {
 /// "Said to be there, could not be read" passes: a placement that moved, a lease that lapsed during
 /// the transfer. Asked once more, then it is a miss. REQUIRES: fetch.finish() returned true.
 void retry_stale(BlockFetch& fetch);
+
+/// The same for what is said to be missing, since a promise rests on it: a master that was just
+/// replaced, or a placement that moved, is asked twice before a request fails. How many were asked
+/// for again. REQUIRES: fetch.finish() returned true.
+std::size_t retry_missing(BlockFetch& fetch);
 
 /// Verifies an object of `block`. Sightings in the store that this contradicts are forgotten; what
 /// is refused is counted in `gained`.

@@ -1,6 +1,7 @@
 #include "connector/load_run.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <unordered_map>
 #include <utility>
@@ -17,6 +18,12 @@ namespace {
 /// is verified and copied. Below this a call costs more than it hides.
 constexpr std::size_t kSmallBatchBytes = std::size_t{8} << 20;
 
+/// The leases of a promise have at least a quarter left when its load is planned
+/// (LeaseKeeper::interval()): the first renewal comes well before that.
+constexpr int kFirstRenewalShare = 8;
+/// Asked for in one call; what comes after it has time.
+constexpr std::size_t kRenewedAtOnce = 4096;
+
 constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
 }  // namespace
@@ -31,7 +38,9 @@ LoadRun::LoadRun(const PipelineParts& parts, std::shared_ptr<LoadSpeed> speed,
       begin_(parts_.worker.clock->now()),
       deadline_{begin_ + budget},
       // Half of the free staging, so that the batch after this one finds room beside it.
-      batch_blocks_max_(std::clamp<std::size_t>(pages_for_loads(parts_) / 2, 1, batch_blocks)) {
+      batch_blocks_max_(std::clamp<std::size_t>(pages_for_loads(parts_) / 2, 1, batch_blocks)),
+      lease_(parts_.worker.store->capabilities().lease),
+      leases_due_(begin_ + lease_ / kFirstRenewalShare) {
   collect_blocks();
 }
 
@@ -146,14 +155,17 @@ bool LoadRun::advance() {
     run_out_of_time();
     return false;
   }
+  for (const BlockFetch::Item& item : current_->items()) fetched_ += item.object_bytes;
+  keep_leases();
   const std::shared_ptr<BlockFetch> following = next_fetch();
   if (following != nullptr) {
     // On another thread if there is one; finish() does it otherwise.
     (void)parts_.worker.executor->submit([following] { following->run(); });
   }
-  retry_stale(*current_);
+  const std::size_t asked_again = retry_missing(*current_);
   if (!begin_copying()) return false;
-  const Settled settled = settle(*current_);
+  Settled settled = settle(*current_);
+  settled.gained.loads_asked_again = asked_again;
   end_copying();
   remove_rejected(parts_, settled.rejected, deadline_);
   take_in(settled);
@@ -163,6 +175,43 @@ bool LoadRun::advance() {
 }
 
 // One batch -----------------------------------------------------------------------------------
+
+/// The store may give the memory of an object to another one once its lease is over, so the
+/// transfer of a batch must end well before.
+std::size_t LoadRun::objects_in_half_a_lease() const {
+  if (lease_ == Duration::zero()) return batch_blocks_max_;
+  double bytes_per_second = static_cast<double>(speed_->bytes_per_second());
+  const Duration took = parts_.worker.clock->now() - begin_;
+  if (fetched_ > 0 && took > Duration::zero()) {  // This load may be slower than those before.
+    const double seconds = std::chrono::duration<double>(took).count();
+    bytes_per_second = std::min(bytes_per_second, static_cast<double>(fetched_) / seconds);
+  }
+  const double bytes = std::chrono::duration<double>(lease_ / 2).count() * bytes_per_second;
+  return std::max<std::size_t>(
+      static_cast<std::size_t>(bytes / static_cast<double>(parts_.shards.object_bytes())), 1);
+}
+
+/// In the background: a load that goes on for longer than a lease must find its last objects, too.
+void LoadRun::keep_leases() {
+  const Instant now = parts_.worker.clock->now();
+  const std::size_t blocks = wanted_.size();
+  if (lease_ == Duration::zero() || now < leases_due_) return;
+  leases_due_ = now + lease_ / 2;
+  std::vector<std::string> keys;
+  for (std::size_t next = begun_; next < blocks * parts_.shards.parts(); ++next) {
+    if (keys.size() == kRenewedAtOnce) break;
+    keys.push_back(
+        parts_.shards.key(block(next % blocks), static_cast<std::uint32_t>(next / blocks)));
+  }
+  if (keys.empty()) return;
+  (void)parts_.worker.executor->submit(
+      [store = parts_.worker.store, deadline = deadline_, keys = std::move(keys)]() mutable {
+        try {
+          (void)store->exists(std::move(keys), {.deadline = deadline, .hold = nullptr});
+        } catch (const std::exception&) {  // The gets will tell.
+        }
+      });
+}
 
 /// The next objects of a part, as many as a batch, the staging and the rest of the part allow. Null
 /// if there are none left, or none can be fetched now.
@@ -175,7 +224,8 @@ std::shared_ptr<BlockFetch> LoadRun::next_fetch() {
   const std::size_t rest = blocks - first;
   const std::size_t object_bytes = parts_.shards.object_bytes();
   const std::size_t small = std::max<std::size_t>(kSmallBatchBytes / object_bytes, 1);
-  const std::size_t count = std::min({rest, batch_blocks_max_, std::max(small, (rest + 1) / 2)});
+  const std::size_t count = std::min(
+      {rest, batch_blocks_max_, std::max(small, (rest + 1) / 2), objects_in_half_a_lease()});
   std::vector<BlockFetch::Item> items;
   items.reserve(count);
   while (items.size() < count) {

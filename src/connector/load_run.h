@@ -82,6 +82,8 @@ class LoadRun : public std::enable_shared_from_this<LoadRun> {
   void drive_to(std::uint32_t part) KVC_EXCLUDES(mutex_);
   bool advance() KVC_EXCLUDES(mutex_);
   std::shared_ptr<BlockFetch> next_fetch();
+  std::size_t objects_in_half_a_lease() const;
+  void keep_leases();
   bool begin_copying() KVC_EXCLUDES(mutex_);
   void end_copying() KVC_EXCLUDES(mutex_);
   Settled settle(const BlockFetch& fetch);
@@ -106,12 +108,15 @@ class LoadRun : public std::enable_shared_from_this<LoadRun> {
   const Instant begin_;
   const Deadline deadline_;
   const std::size_t batch_blocks_max_;
+  const Duration lease_;  // Zero: the store grants none.
   // Complete when the constructor returns.
   std::vector<Wanted> wanted_;
   std::vector<std::size_t> next_task_;
 
   // The driver's, and of whoever ends the run while there is none.
-  std::size_t begun_ = 0;  // Of the objects, part by part, handed to a fetch.
+  std::size_t begun_ = 0;      // Of the objects, part by part, handed to a fetch.
+  Instant leases_due_;         // When those of what is left are to be renewed.
+  std::uint64_t fetched_ = 0;  // Bytes.
   std::shared_ptr<BlockFetch> current_;
 
   mutable Mutex mutex_;

@@ -154,6 +154,8 @@ PromiseBook::PlanEnds PromiseBook::take_plan() {
   unplanned_.clear();
   ++plans_;
   while (!loading_.empty() && plans_ - loading_.front().plan > kPlansUntilLoaded) {
+    // By now the load is done, or its plan never reached the ranks; then this one ends the hold.
+    ends.released.push_back({loading_.front().hold, 0});
     loading_.pop_front();
   }
   for (const HoldId hold : done_) loading_.push_back({hold, plans_});

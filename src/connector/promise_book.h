@@ -8,8 +8,8 @@
 // once pages were allocated the engine relies on them.
 //
 // Every end but the load's is told to the ranks twice: at once, over their links, and in the next
-// plan, which cannot be lost. The load's end is told by the plan that asks for the load, and by
-// nothing else: what goes over a link might arrive before the copy.
+// plan. The load's end is told by plans alone, since what goes over a link might arrive before the
+// copy: by the plan that asks for the load, and by a later one, should that never have arrived.
 #pragma once
 
 #include <cstddef>
@@ -72,7 +72,7 @@ class PromiseBook {
   /// Releases to send over the links now.
   std::vector<HoldRelease> take_releases();
   struct PlanEnds {
-    std::vector<HoldRelease> released;  ///< Since the last plan.
+    std::vector<HoldRelease> released;  ///< Since the last plan, and of loads of some plans ago.
     std::vector<HoldId> done;           ///< To end once this plan's loads are in place.
   };
   /// What the plan that is being made has to tell.

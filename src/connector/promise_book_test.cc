@@ -228,6 +228,22 @@ TEST(PromiseBook, HoldOfAPlannedLoadIsLiveUntilItMustBeDone) {
   EXPECT_TRUE(book.live().empty());
 }
 
+TEST(PromiseBook, HoldWhosePlanIsLostIsEndedByALaterOne) {
+  PromiseBook book = book_of(1);
+  const HoldId hold = promised(book, 1, 3);
+  ASSERT_TRUE(book.allocated(hold));
+  book.planned(hold);
+  ASSERT_EQ(book.take_plan().done, std::vector<HoldId>{hold});  // No rank gets it.
+  Releases told;
+  int plans = 0;
+  while (told.empty() && ++plans < 100) told = book.take_plan().released;
+  EXPECT_EQ(told, (Releases{{hold, 0}}));
+  EXPECT_GT(plans, 1) << "a rank may have it and not have copied yet";
+  EXPECT_LT(plans, 10);
+  EXPECT_TRUE(book.take_releases().empty()) << "over a link it might overtake the copy";
+  EXPECT_TRUE(book.take_plan().released.empty()) << "once";
+}
+
 TEST(PromiseBook, ReleaseFromABlockShortensThePromise) {
   PromiseBook book = book_of(1);
   const HoldId hold = promised(book, 1, 5);

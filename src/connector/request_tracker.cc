@@ -18,6 +18,11 @@ TrackedRequest* RequestTracker::find(RequestId id) {
   return &found->second->request;
 }
 
+const TrackedRequest* RequestTracker::look_at(RequestId id) const {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : &found->second->request;
+}
+
 bool RequestTracker::insert(RequestId id, TrackedRequest request, std::uint64_t plans) {
   erase(id);
   if (entries_.size() >= limit_ && !make_room(plans)) {

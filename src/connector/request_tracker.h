@@ -21,6 +21,8 @@ class RequestTracker {
 
   /// Null if unknown. A request that is found counts as active.
   TrackedRequest* find(RequestId id);
+  /// Without making it active.
+  const TrackedRequest* look_at(RequestId id) const;
   /// Replaces what was known of `id`. `plans` counts the plans so far: an open promise is protected
   /// until two more plans were made without an allocation. False if there is no room, since all
   /// that could go is protected; then the request is not tracked.

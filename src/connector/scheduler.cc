@@ -10,6 +10,7 @@
 
 #include "base/mutex.h"
 #include "connector/decision_log.h"
+#include "connector/lease_keeper.h"
 #include "connector/load_decision.h"
 #include "connector/prefix_lookup.h"
 #include "connector/quiet_log.h"
@@ -113,6 +114,12 @@ PrefixEnd end_of(StageEnd end) {
   return PrefixEnd::kUnavailable;
 }
 
+/// A promise whose leases are to be renewed.
+struct Renewal {
+  RequestId request = 0;
+  std::vector<BlockHash> blocks;
+};
+
 }  // namespace
 
 struct Scheduler::Impl {
@@ -127,6 +134,7 @@ struct Scheduler::Impl {
         logger(std::move(log)),
         leader(options.stage_leader.get()),
         tracker(options.max_tracked_requests),
+        leases({.lease = leader == nullptr ? store->capabilities().lease : Duration::zero()}),
         chains(hashing, kTokensKept),
         replication(options.replication, store->capabilities().max_replicas),
         decisions(options.explained_requests) {}
@@ -159,6 +167,11 @@ struct Scheduler::Impl {
   void begin_step() KVC_REQUIRES(mutex);
   /// Lets go what the request cannot need any more of its hold.
   void trim_hold(TrackedRequest& request) KVC_REQUIRES(mutex);
+  ProbeOptions probing() const;
+  /// What is to be renewed now, within the bound of a round.
+  std::vector<Renewal> due_renewals() KVC_EXCLUDES(mutex);
+  /// False if the store gave no answer.
+  bool renew(const Renewal& renewal) KVC_EXCLUDES(mutex);
   void count_lookup(const PrefixLookup& found, Duration took) KVC_EXCLUDES(mutex);
   void count(const Decision& decision) KVC_REQUIRES(mutex);
 
@@ -179,6 +192,7 @@ struct Scheduler::Impl {
 
   mutable Mutex mutex;
   RequestTracker tracker KVC_GUARDED_BY(mutex);
+  LeaseKeeper leases KVC_GUARDED_BY(mutex);
   ChainCache chains KVC_GUARDED_BY(mutex);  // Of requests that are over.
   ReplicationPolicy replication KVC_GUARDED_BY(mutex);
   DecisionLog decisions KVC_GUARDED_BY(mutex);
@@ -273,22 +287,25 @@ Promise Scheduler::Impl::look_up(const BlockChain& chain, const TrackedRequest::
   return {.blocks = {first, first + decision->offered}, .probed_at = asked_at, .hold = hold};
 }
 
+ProbeOptions Scheduler::Impl::probing() const {
+  return {.world_size = options.world_size,
+          .atomic_publish = store->capabilities().atomic_publish,
+          .layers = options.layers};
+}
+
 void Scheduler::Impl::probe(std::span<const BlockHash> blocks, Deadline deadline,
                             Decision* decision) {
   if (leader != nullptr && options.resident_prefix) {
     decision->resident = std::min(options.resident_prefix(blocks), blocks.size());
     if (decision->resident == blocks.size()) return;
   }
-  const ProbeOptions probing{.world_size = options.world_size,
-                             .atomic_publish = store->capabilities().atomic_publish,
-                             .layers = options.layers};
   const Instant asked_at = clock->now();
   if (leader != nullptr && asked_at >= deadline.at) {
     // Earlier queries of the step have spent its time; the store is not to blame.
     return decision->cut(decision->resident, PrefixEnd::kOverBudget);
   }
   const PrefixLookup found =
-      look_up_prefix(*store, *clock, probing, keys, blocks.subspan(decision->resident), deadline);
+      look_up_prefix(*store, *clock, probing(), keys, blocks.subspan(decision->resident), deadline);
   count_lookup(found, clock->now() - asked_at);
   decision->cut(decision->resident + found.available_blocks, end_of(found.end), found.lost_rank);
 }
@@ -407,12 +424,14 @@ Promise Scheduler::Impl::earlier_promise(RequestId id, const BlockChain& chain,
 
 void Scheduler::Impl::track(RequestId id, TrackedRequest request, Decision* decision) {
   const HoldId hold = request.hold();
+  const Instant leased_at = request.promise().probed_at;
   const MutexLock lock(mutex);
   drop(id);
   if (!tracker.insert(id, std::move(request), plans)) {
     decision->cut(0, PrefixEnd::kUntracked);
     if (hold != 0) leader->release(hold, 0);
   }
+  if (decision->offered > 0) leases.promised(id, leased_at);
   step_promised += decision->offered;
   count(*decision);
   decisions.add(*decision);
@@ -422,6 +441,7 @@ void Scheduler::Impl::drop(RequestId id) {
   TrackedRequest* request = tracker.find(id);
   if (request == nullptr) return;
   if (request->owes_loads()) std::erase(owing_loads, id);
+  leases.over(id);
   const HoldId hold = request->hold();
   request->keep_names(&chains);
   tracker.erase(id);
@@ -433,6 +453,41 @@ void Scheduler::Impl::trim_hold(TrackedRequest& request) {
   const std::size_t needed = request.needed_blocks();
   leader->release(request.hold(), static_cast<std::uint32_t>(needed));
   if (needed == 0) request.forget_hold();
+}
+
+std::vector<Renewal> Scheduler::Impl::due_renewals() {
+  std::vector<Renewal> renewals;
+  const MutexLock lock(mutex);
+  std::size_t room = options.max_renewed_blocks;
+  for (const RequestId id : leases.due(clock->now())) {
+    const TrackedRequest* request = tracker.look_at(id);
+    const std::span<const BlockHash> needed =
+        request == nullptr ? std::span<const BlockHash>() : request->needed();
+    if (needed.empty()) {
+      leases.over(id);
+    } else if (needed.size() <= room) {
+      room -= needed.size();
+      renewals.push_back({id, {needed.begin(), needed.end()}});
+    }
+  }
+  return renewals;
+}
+
+bool Scheduler::Impl::renew(const Renewal& renewal) {
+  const Instant asked_at = clock->now();
+  // The same probe again, which grants the same leases.
+  const PrefixLookup found = look_up_prefix(*store, *clock, probing(), keys, renewal.blocks,
+                                            {asked_at + options.lookup_deadline});
+  if (found.end == PrefixProbe::End::kStoreError) return false;
+  const MutexLock lock(mutex);
+  stats.leases_renewed += found.available_blocks;
+  stats.leases_lost += renewal.blocks.size() - found.available_blocks;
+  if (found.available_blocks == renewal.blocks.size()) {
+    leases.renewed(renewal.request, asked_at);
+  } else {
+    leases.over(renewal.request);  // The load will miss it, and says so.
+  }
+  return true;
 }
 
 void Scheduler::Impl::forget(RequestId id) {
@@ -460,6 +515,7 @@ bool Scheduler::Impl::allocated(RequestId id, std::span<const SlotIndex> slots) 
                     "per block");
   }
   if (!request->owes_loads()) std::erase(owing_loads, id);
+  leases.allocated(id);
   if (request->hold() != 0 && !leader->allocated(request->hold())) {
     // Its pages count as computed: the load has to fetch what is staged no more.
     ++stats.promises_expired;
@@ -473,6 +529,7 @@ void Scheduler::Impl::plan_loads(std::span<const StepRequest> batch, StepPlan* p
   plan->loads_in_batch = true;
   loaded_holds.reserve(owing_loads.size());
   for (const RequestId id : owing_loads) {
+    leases.over(id);
     TrackedRequest* request = tracker.find(id);
     if (request == nullptr) continue;
     const bool in_batch = std::ranges::any_of(batch, [id](const StepRequest& step) {
@@ -561,6 +618,7 @@ StepPlan Scheduler::plan_step(std::span<const StepRequest> batch) {
     log_quietly(*impl_->logger, LogLevel::kError, error.what());
     // What is owed still must not come later, when the pages are others'.
     plan.loads_lost = !impl_->owing_loads.empty();
+    for (const RequestId id : impl_->owing_loads) impl_->leases.over(id);
     impl_->owing_loads.clear();
     // Tokens of this batch may be missing now, and with them the names of later blocks.
     plan.saves.clear();
@@ -592,6 +650,21 @@ void Scheduler::cancel_load(RequestId id, std::size_t start_tokens) {
 void Scheduler::set_load_budget(std::size_t blocks) {
   const MutexLock lock(impl_->mutex);
   impl_->load_budget = blocks;
+}
+
+void Scheduler::renew_leases() {
+  try {
+    for (const Renewal& renewal : impl_->due_renewals()) {
+      if (!impl_->renew(renewal)) return;
+    }
+  } catch (const std::exception& error) {
+    log_quietly(*impl_->logger, LogLevel::kError, error.what());
+  }
+}
+
+Duration Scheduler::lease_check_interval() const {
+  const MutexLock lock(impl_->mutex);
+  return impl_->leases.interval();
 }
 
 SchedulerStats Scheduler::stats() const {

@@ -17,7 +17,7 @@
 #include "store/memory/memory_store.h"
 #include "testing/collecting_logger.h"
 #include "testing/gated_store.h"
-#include "testing/passing_store.h"
+#include "testing/leasing_store.h"
 #include "testing/sim_clock.h"
 
 namespace kvc {
@@ -42,22 +42,6 @@ inline std::vector<BlockHash> names_of(std::span<const Token> tokens, RequestSco
   EXPECT_TRUE(chain.ok() && chain->append(tokens).ok());
   return {chain->blocks().begin(), chain->blocks().end()};
 }
-
-/// A store which says that an existence probe leases what it finds.
-class LeasingStore final : public testlib::PassingStore {
- public:
-  LeasingStore(std::shared_ptr<Store> inner, Duration lease)
-      : testlib::PassingStore(std::move(inner)), lease_(lease) {}
-
-  StoreCapabilities capabilities() const override {
-    StoreCapabilities all = inner_->capabilities();
-    all.lease = lease_;
-    return all;
-  }
-
- private:
-  const Duration lease_;
-};
 
 class SchedulerFixture {
  public:

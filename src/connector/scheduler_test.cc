@@ -631,7 +631,7 @@ TEST(FaultKinds, B35_ProbedShardsAreThoseThatTheLoadsName) {
 TEST(FaultKinds, B69_UnchangedRepeatedQueryDoesNotProbeAgain) {
   SchedulerFixture world;
   world.scheduler =
-      world.make(std::make_shared<LeasingStore>(world.store, std::chrono::seconds(10)));
+      world.make(std::make_shared<testlib::LeasingStore>(world.store, std::chrono::seconds(10)));
   const std::vector<Token> tokens = make_tokens(3 * kBlockTokens);
   world.publish(names_of(tokens));
   ASSERT_EQ(world.query(1, tokens).blocks, 2u);
@@ -650,7 +650,7 @@ TEST(FaultKinds, B69_UnchangedRepeatedQueryDoesNotProbeAgain) {
 TEST(FaultKinds, B69_ChangedQueryProbesAgain) {
   SchedulerFixture world;
   world.scheduler =
-      world.make(std::make_shared<LeasingStore>(world.store, std::chrono::seconds(10)));
+      world.make(std::make_shared<testlib::LeasingStore>(world.store, std::chrono::seconds(10)));
   const std::vector<Token> tokens = make_tokens(4 * kBlockTokens);
   world.publish(names_of(tokens));
   const auto probes_of = [&](auto&& act) {

@@ -122,7 +122,7 @@ TEST(SchedulerStats, EachBlockIsOfferedOrMissedForOneReason) {
 TEST(SchedulerStats, RepeatedQueryKeepsOffersAndMissesInBalance) {
   SchedulerFixture world;
   world.scheduler =
-      world.make(std::make_shared<LeasingStore>(world.store, std::chrono::seconds(10)));
+      world.make(std::make_shared<testlib::LeasingStore>(world.store, std::chrono::seconds(10)));
   const std::vector<Token> tokens = make_tokens(6 * kBlockTokens);
   world.publish_blocks(tokens, 0, 3);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(world.query(1, tokens).blocks, 3u);

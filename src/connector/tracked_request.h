@@ -53,6 +53,10 @@ class TrackedRequest {
   void forget_hold() { hold_ = 0; }
   /// Leading blocks of the promise that may still have to be loaded.
   std::size_t needed_blocks() const;
+  /// Their names.
+  std::span<const BlockHash> needed() const {
+    return chain_.blocks().subspan(promised_.first, needed_blocks());
+  }
   /// Whether a query for `other` would be the same question, asked before its answer was used.
   bool is_same_question(const BlockChain& other, const Identity& identity) const;
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -84,6 +85,42 @@ class TestPool {
   static constexpr std::ptrdiff_t kGuard = 64;
   std::size_t page_bytes_;
   std::vector<std::byte> memory_;
+};
+
+/// A page copier that calls the test before it copies, and may put copies off until they must be
+/// complete.
+class WatchedCopier : public PageCopier {
+ public:
+  bool is_late = false;
+  std::function<Status(SlotIndex)> before_copy_in = [](SlotIndex) { return Status(); };
+  std::function<Status()> on_flush = [] { return Status(); };
+
+  Result<std::unique_ptr<StagingMemory>> allocate_staging(std::size_t bytes) override {
+    return host_->allocate_staging(bytes);
+  }
+  Status copy_out(const PageGroup& group, SlotIndex slot, std::span<std::byte> staging,
+                  StreamHandle stream) override {
+    return host_->copy_out(group, slot, staging, stream);
+  }
+  Status copy_in(const PageGroup& group, SlotIndex slot, std::span<const std::byte> staging,
+                 StreamHandle stream) override {
+    Status status = before_copy_in(slot);
+    if (!status.ok()) return status;
+    if (!is_late) return host_->copy_in(group, slot, staging, stream);
+    issued_.push_back([=, this] { return host_->copy_in(group, slot, staging, stream); });
+    return status;
+  }
+  Status flush(StreamHandle) override {
+    Status status = on_flush();
+    for (const auto& copy : std::exchange(issued_, {})) {
+      if (Status copied = copy(); !copied.ok()) status = copied;
+    }
+    return status;
+  }
+
+ private:
+  const std::shared_ptr<PageCopier> host_ = make_host_page_copier();
+  std::vector<std::function<Status()>> issued_;
 };
 
 /// Everything that a worker is made of.

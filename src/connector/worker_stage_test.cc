@@ -290,52 +290,23 @@ TEST(WorkerStage, LoadsOfWhatIsNotStagedComeFromTheStoreAndAreCounted) {
   EXPECT_TRUE(world.pool.holds(0, make_hash(1), 0));
 }
 
-/// Copies as a device does: not before somebody waits for the stream.
-class LateCopier final : public PageCopier {
- public:
-  std::function<Status()> before_flush = [] { return Status(); };
-
-  Result<std::unique_ptr<StagingMemory>> allocate_staging(std::size_t bytes) override {
-    return host_->allocate_staging(bytes);
-  }
-  Status copy_out(const PageGroup& group, SlotIndex slot, std::span<std::byte> staging,
-                  StreamHandle stream) override {
-    return host_->copy_out(group, slot, staging, stream);
-  }
-  Status copy_in(const PageGroup& group, SlotIndex slot, std::span<const std::byte> staging,
-                 StreamHandle stream) override {
-    issued_.push_back([=, this] { return host_->copy_in(group, slot, staging, stream); });
-    return {};
-  }
-  Status flush(StreamHandle) override {
-    Status status = before_flush();
-    for (const auto& copy : std::exchange(issued_, {})) {
-      if (Status copied = copy(); !copied.ok()) status = copied;
-    }
-    return status;
-  }
-
- private:
-  const std::shared_ptr<PageCopier> host_ = make_host_page_copier();
-  std::vector<std::function<Status()>> issued_;
-};
-
 TEST(WorkerStage, HoldEndsAndPagesAreReusedOnlyAfterTheCopiesAreComplete) {
   StageWorld world;
   world.limit_pages(4);
-  const auto copier = std::make_shared<LateCopier>();
+  const auto copier = std::make_shared<WatchedCopier>();
+  copier->is_late = true;
   world.copier = copier;
   world.start();
   world.put_all(8);
   world.stage(1, {1, 2, 3, 4});
-  copier->before_flush = [&] {
+  copier->on_flush = [&] {
     world.stage(2, {5, 6, 7, 8});  // Wants all of the memory.
     return Status();
   };
   const std::vector<PageTask> loads = world.tasks({1, 2, 3, 4});
   EXPECT_TRUE(world.load_held(loads, {1}).empty());
   EXPECT_TRUE(world.all_hold(loads));
-  copier->before_flush = [] { return Status(); };
+  copier->on_flush = [] { return Status(); };
   EXPECT_EQ(world.take_heard(), "1:4 all, 2:0 no room");
   world.stage(3, {5, 6, 7, 8});
   EXPECT_EQ(world.take_heard(), "3:4 all") << "now they may";
@@ -343,12 +314,13 @@ TEST(WorkerStage, HoldEndsAndPagesAreReusedOnlyAfterTheCopiesAreComplete) {
 
 TEST(WorkerStage, CopyThatFailsIsReported) {
   StageWorld world;
-  const auto copier = std::make_shared<LateCopier>();
+  const auto copier = std::make_shared<WatchedCopier>();
+  copier->is_late = true;
   world.copier = copier;
   world.start();
   world.put_all(2);
   world.stage(1, {1, 2});
-  copier->before_flush = [] { return Status(Code::kUnavailable, "device"); };
+  copier->on_flush = [] { return Status(Code::kUnavailable, "device"); };
   const std::vector<LoadFailure> failures = world.load_held(world.tasks({1, 2}), {1});
   ASSERT_EQ(failures.size(), 2u);
   EXPECT_EQ(failures.front().status.code(), Code::kUnavailable);
@@ -619,7 +591,7 @@ TEST(WorkerStage, SpeedOfFetchesIsMeasured) {
   world.executor->run_all();
   EXPECT_TRUE(world.take_heard().ends_with("1:8 all"));
   EXPECT_LT(world.worker->stage_bytes_per_second(), guess / 2);
-  EXPECT_GT(world.worker->stage_bytes_per_second(), std::uint64_t{32} << 20);
+  EXPECT_GE(world.worker->stage_bytes_per_second(), std::uint64_t{32} << 20);
 }
 
 TEST(WorkerStage, WithThreadsAllBytesAreRight) {

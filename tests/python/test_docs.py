@@ -503,11 +503,31 @@ def test_timeline_fields_are_documented() -> None:
     assert_documented(result["rows"][0], documented(heading, "field of a row"))
 
 
+def test_the_store_of_each_verb_without_settings_is_the_one_that_its_help_names() -> None:
+    page = (ROOT / "benchmarks" / "tensorrt_llm_kv_connector" / "README.md").read_text()
+    (rows,) = tables(page, "script")
+    stores = {row["verb"].strip("`"): row["store without any setting"] for row in rows.values()}
+    assert set(stores) == verbs() - {"explain"}
+    for verb in ("selfcheck", "demo", "trace", "timeline"):
+        told = " ".join(help_text(sys.executable, "-m", "mooncake_trtllm", verb).split())
+        (default,) = re.findall(r"\(default: what the settings name, else (\w+)\)", told)
+        assert stores[verb].startswith(f"`{default}`")
+    assert stores["matrix"].startswith("each of the three")
+
+
 def test_plot_fields_are_documented(tmp_path: Path) -> None:
     file = tmp_path / "timeline.json"
     file.write_text(json.dumps(run_verb("timeline", "--load-gb-per-s", "1", "--reused", "0.5")))
     result = run_verb("plot", str(file), "--out", str(tmp_path / "out"))
     assert_documented(result, documented("`plot --json`"))
+
+
+def test_explain_fields_are_documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mooncake_trtllm.cli import explain
+
+    monkeypatch.setattr(explain, "_ask", lambda _address: ["request 1: ..."])
+    result = run_verb("explain", "--address", "127.0.0.1:1")
+    assert_documented(result, documented("`explain --json`"))
 
 
 def test_selfcheck_fields_are_documented() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from mooncake_trtllm.cli.exits import BROKEN, GOOD, exit_code
+
 __all__ = ["Check", "Checks"]
 
 
@@ -16,6 +18,8 @@ class Check:
     ok: bool
     detail: str
     remedy: str = ""
+    exit_code: int = BROKEN
+    """With which the verb ends if this failed."""
 
     @classmethod
     def of_error(cls, name: str, error: Exception) -> Check:
@@ -25,7 +29,7 @@ class Check:
             if mark in detail:
                 detail, remedy = detail.split(mark, 1)
                 break
-        return cls(name, False, detail, remedy)
+        return cls(name, False, detail, remedy, exit_code(error) or BROKEN)
 
 
 class Checks:
@@ -50,12 +54,20 @@ class Checks:
         """Whether none failed."""
         return all(check.ok for check in self._checks)
 
+    @property
+    def exit_code(self) -> int:
+        """That of the first one that failed."""
+        return next((check.exit_code for check in self._checks if not check.ok), GOOD)
+
     def content(self) -> dict[str, Any]:
         """`checks/1`."""
         return {
             "schema": "checks/1",
             "ok": self.ok,
-            "checks": [asdict(check) for check in self._checks],
+            "checks": [
+                {name: value for name, value in asdict(check).items() if name != "exit_code"}
+                for check in self._checks
+            ],
         }
 
     def text(self) -> str:

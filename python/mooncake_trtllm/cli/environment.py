@@ -15,6 +15,7 @@ import sys
 from mooncake_trtllm import __version__
 from mooncake_trtllm.cli import stores
 from mooncake_trtllm.cli.checks import Check, Checks
+from mooncake_trtllm.cli.exits import USAGE
 from mooncake_trtllm.cli.output import human_bytes
 from mooncake_trtllm.mooncake_wheel import INSTALL, wheel_version
 
@@ -74,7 +75,7 @@ def _wheel(backend: str) -> Check:
     version = wheel_version()
     if version is None:
         needed = backend == "mooncake"
-        return Check("mooncake_wheel", not needed, "not installed", INSTALL if needed else "")
+        return Check("mooncake_wheel", not needed, "not installed", INSTALL, USAGE)
     child = subprocess.run(
         [sys.executable, "-c", "import mooncake.store"],
         capture_output=True,
@@ -135,10 +136,14 @@ def _loopback() -> Check:
         return Check("network", False, f"no connection over 127.0.0.1: {error}", remedy)
     name = socket.gethostname()
     try:
-        where = socket.gethostbyname(name)
+        where = f"{name} is {socket.gethostbyname(name)}"
     except OSError as error:
-        where = f"no address ({error})"
-    return Check("network", arrived, f"127.0.0.1 connects; {name} is {where}", remedy)
+        where = (
+            f"the host name {name} does not resolve ({error.strerror or error}), which the "
+            "connector does not need: it tells the address by which it reaches the master. Where other "
+            f"programs are to be told the name, add it to /etc/hosts: 127.0.1.1 {name}"
+        )
+    return Check("network", arrived, f"127.0.0.1 connects; {where}", remedy)
 
 
 def _settings() -> Check:
@@ -146,15 +151,16 @@ def _settings() -> Check:
     from mooncake_trtllm.errors import KvConnectorConfigError
 
     try:
+        from mooncake_trtllm._set_by import described
         from mooncake_trtllm.settings import load_settings
 
         settings = load_settings()
     except KvConnectorConfigError as error:
-        return Check("settings", False, str(error), "correct the setting that is named")
+        return Check("settings", False, str(error), "correct the setting that is named", USAGE)
     except ImportError as error:
         return Check("settings", False, f"not read: {error}", "what mends native_module")
     values = [
         f"{name}={value}" + ("" if source == "default" else f" ({source})")
-        for name, value, source in settings.core.describe()
+        for name, value, source in described(settings.core)
     ]
     return Check("settings", True, ", ".join(values))

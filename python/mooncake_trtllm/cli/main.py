@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from mooncake_trtllm import __version__
-from mooncake_trtllm.cli import demo, matrix, plot, selfcheck, timeline, trace
+from mooncake_trtllm.cli import demo, explain, matrix, plot, selfcheck, timeline, trace
 from mooncake_trtllm.cli.exits import BROKEN, USAGE, exit_code
 from mooncake_trtllm.cli.output import print_failure
 from mooncake_trtllm.cli.signals import Terminated, ended_by_signals
@@ -18,7 +18,7 @@ from mooncake_trtllm.mooncake_wheel import quieten
 
 __all__ = ["main", "run_guarded"]
 
-_VERBS = (selfcheck, demo, trace, matrix, timeline, plot)
+_VERBS = (selfcheck, demo, trace, matrix, timeline, plot, explain)
 _EPILOG = """\
 exit codes: 0 good; 1 an invariant or a stated bar is broken; 2 wrong usage or configuration;
 3 the store cannot be reached, or was lost during the run; 130 interrupted (Ctrl-C); 143 terminated.

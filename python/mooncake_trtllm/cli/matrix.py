@@ -17,7 +17,7 @@ from typing import Any
 
 from mooncake_trtllm.cli import offers, stores
 from mooncake_trtllm.cli.exits import BROKEN, GOOD, UNREACHABLE, UsageError
-from mooncake_trtllm.cli.output import Progress, add_output_options, print_json, table
+from mooncake_trtllm.cli.output import Progress, add_output_options, machine, print_json, table
 from mooncake_trtllm.cli.replay import Replay, geometry_for
 from mooncake_trtllm.cli.trace import add_model_option, check_curve, check_positive
 from mooncake_trtllm.cli.trace_report import LLAMA, TraceReport
@@ -107,7 +107,14 @@ def run(options: argparse.Namespace) -> int:
         codes.add(BROKEN)
         faults.append("rows of one scenario differ in their hits")
     if options.json:
-        print_json({"schema": "matrix/1", "rows": rows, "hit_ratio_identical": identical})
+        print_json(
+            {
+                "schema": "matrix/1",
+                "rows": rows,
+                "hit_ratio_identical": identical,
+                "machine": machine(),
+            }
+        )
     else:
         sys.stdout.write(text(rows, identical))
     for fault in faults:
@@ -228,5 +235,10 @@ def _play(
         for scenario in SCENARIOS:
             progress.label = f"{place} {scenario} on {name}"
             report = replay.run(config, store.backend, progress.show)
+            row = report.row(with_curve=False)
+            progress.note(
+                f"{place} {scenario} on {name}: {row['blocks_hit']} of {row['blocks_matchable']} "
+                f"blocks hit, {row['seconds']} s"
+            )
             exact = store.ours or options.exclusive
             yield scenario, report, report.verdict(exact=exact, reach=lambda: stores.reach(store))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ __all__ = [
     "Progress",
     "add_output_options",
     "human_bytes",
+    "machine",
     "print_failure",
     "print_json",
     "rounded",
@@ -44,6 +46,15 @@ def print_json(content: Mapping[str, Any]) -> None:
 def print_failure(reason: str, code: int) -> None:
     """`error/1`: what stands on standard output of a run that ends without a result."""
     print_json({"schema": "error/1", "ok": False, "failure": reason, "exit_code": code})
+
+
+def machine() -> dict[str, Any]:
+    """What else may have decided how fast a run was, taken at its end."""
+    try:
+        load = [round(average, 2) for average in os.getloadavg()]
+    except OSError:
+        load = None
+    return {"cores": len(os.sched_getaffinity(0)), "load_average": load}
 
 
 def rounded(value: float | None, digits: int = 4) -> float | None:
@@ -105,6 +116,11 @@ class Progress:
             bar = "#" * filled + "." * (_BAR - filled)
             sys.stderr.write(f"\r{_CLEAR}{self.label} [{bar}] {done}/{self._total}")
             sys.stderr.flush()
+
+    def note(self, line: str) -> None:
+        """One line that stays, also where there is no bar."""
+        sys.stderr.write(f"\r{_CLEAR}{line}\n" if self._on else f"{line}\n")
+        sys.stderr.flush()
 
     def __enter__(self) -> Progress:
         return self

@@ -90,7 +90,8 @@ def _read(files: list[Path]) -> Results:
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise UsageError(f"{file}: {error}; remedy: what a verb printed with --json") from error
+            reason = (error.strerror if isinstance(error, OSError) else None) or error
+            raise UsageError(f"{file}: {reason}; remedy: what a verb printed with --json") from None
         schema = content.get("schema") if isinstance(content, dict) else None
         if schema not in _SCHEMAS:
             raise UsageError(
@@ -136,6 +137,7 @@ def _report(results: Results, figures: list[dict[str, str]]) -> str:
     return environment.get_template(_TEMPLATE).render(
         version=__version__,
         machine=platform.platform(),
+        circumstances=_circumstances(results),
         date=dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         checks=[check for checks in results.get("checks/1", []) for check in checks["checks"]],
         rows=rows,
@@ -146,6 +148,21 @@ def _report(results: Results, figures: list[dict[str, str]]) -> str:
         llama=f"ttft_speedup_modeled_{LLAMA}",
         verdict=_verdict(results, rows),
     )
+
+
+def _circumstances(results: Results) -> list[str]:
+    """Of each result that says so: on how many cores, and how busy the machine was at its end."""
+    said = []
+    for schema, contents in results.items():
+        for content in contents:
+            machine = content.get("machine") or {}
+            load = machine.get("load_average")
+            if load is not None:
+                said.append(
+                    f"{schema.partition('/')[0]}: {machine['cores']} cores, load average "
+                    f"{' '.join(f'{average:.2f}' for average in load)} (1, 5 and 15 min)"
+                )
+    return said
 
 
 def _verdict(results: Results, rows: list[dict[str, Any]]) -> list[tuple[bool, str]]:

@@ -14,11 +14,10 @@ from pathlib import Path
 
 from mooncake_trtllm.cli import environment, offers, stores
 from mooncake_trtllm.cli.checks import Check, Checks
-from mooncake_trtllm.cli.exits import BROKEN, GOOD, USAGE, exit_code
+from mooncake_trtllm.cli.exits import exit_code
 from mooncake_trtllm.cli.output import add_output_options, print_json
 from mooncake_trtllm.errors import KvConnectorConfigError, KvConnectorError
 from mooncake_trtllm.local_store import LocalStoreError
-from mooncake_trtllm.mooncake_wheel import wheel_version
 from mooncake_trtllm.simulator import (
     Geometry,
     Instance,
@@ -31,6 +30,8 @@ from mooncake_trtllm.simulator.mixing import token_stream
 
 __all__ = ["add_to", "run"]
 
+_DEFAULT = "file"
+"""As engines do without any setting."""
 _GEOMETRY = Geometry(layers=4, kv_heads=4, head_dim=16, tokens_per_block=16)
 _PROMPT = token_stream(1, 16 * 20 + 5, 32000)
 _MATCHABLE = 20
@@ -46,7 +47,13 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    stores.add_options(parser, default="mooncake where its wheel is found, else file")
+    stores.add_options(
+        parser,
+        default=_DEFAULT,
+        what="memory: inside this process; file: the folder that engines of this user share, which "
+        "MC_FILE_PATH may name; mooncake: the store that MOONCAKE_MASTER or MOONCAKE_CONFIG_PATH "
+        "names, else a private one on loopback, started and stopped by this run",
+    )
     stores.add_granularity(parser)
     parser.add_argument("--tp", type=int, default=2, choices=(1, 2, 4), help="ranks (default: 2)")
     add_output_options(parser)
@@ -56,21 +63,19 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the verb."""
     checks = Checks()
-    code = GOOD
-    default = "mooncake" if wheel_version() else "file"
     try:
-        backend = stores.chosen_backend(options.backend, default)
-    except KvConnectorConfigError:  # which environment.report() finds, too
-        backend, code = options.backend or default, USAGE
-    except ImportError:  # likewise
-        backend = options.backend or default
+        backend = stores.chosen_backend(options.backend, _DEFAULT)
+    except (KvConnectorConfigError, ImportError):  # which environment.report() finds, too
+        backend = options.backend or _DEFAULT
     environment.report(checks, backend)
     if checks.ok:
         name = "store"
         try:
             with (
                 tempfile.TemporaryDirectory(prefix="mooncake-trtllm-") as folder,
-                stores.open_store(backend, _SEGMENT_BYTES, options.segment_bytes) as store,
+                stores.open_store(
+                    backend, _SEGMENT_BYTES, options.segment_bytes, engines_folder=True
+                ) as store,
             ):
                 stores.tell_overrides("selfcheck", store.env)
                 stores.reach(store)
@@ -79,22 +84,21 @@ def run(options: argparse.Namespace) -> int:
                 env = {**store.env, **offers.granularity_settings(stores.granularity_of(options))}
                 _move_blocks(checks, options.tp, env, Path(folder))
         except (SimulationError, LocalStoreError, KvConnectorError) as error:
-            code = exit_code(error) or BROKEN
             checks.add(Check.of_error(name, error))
-    if not checks.ok:
-        code = code or BROKEN
     if options.json:
         print_json(checks.content())
     else:
         sys.stdout.write(checks.text())
-    return code
+    return checks.exit_code
 
 
 def _store_text(store: stores.RunStore) -> str:
     if store.backend == "memory":
         return "memory, inside this process"
     if store.backend == "file":
-        return f"file, in the folder {store.env.get('MC_FILE_PATH') or stores.users_folder()}"
+        return (
+            f"file, in the folder {stores.where_engines_store()}, which engines of this user share"
+        )
     if store.private is None:
         return f"mooncake, the store of {stores.users_store()}, took and returned an object"
     return (

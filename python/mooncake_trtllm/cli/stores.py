@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mooncake_trtllm._set_by import SET_FOR_THIS_RUN, described, run_sets
 from mooncake_trtllm.cli.exits import UsageError
 from mooncake_trtllm.cli.private_folder import PrivateFolder, private_folder
 from mooncake_trtllm.errors import KvConnectorConfigError
@@ -38,6 +39,7 @@ __all__ = [
     "tell_overrides",
     "users_folder",
     "users_store",
+    "where_engines_store",
 ]
 
 _LEAST_SEGMENT_BYTES = 256 << 20
@@ -95,6 +97,13 @@ def users_folder() -> str:
     return _users_settings().text("MC_FILE_PATH")
 
 
+def where_engines_store() -> str:
+    """Where the file back end of an engine with the user's settings keeps its blocks."""
+    from mooncake_trtllm.settings import default_file_path
+
+    return users_folder() or default_file_path()
+
+
 def _users_backend(settings: Settings) -> str | None:
     sources = {name: source for name, _, source in settings.describe()}
     if sources.get("MC_BACKEND") != "default" or settings.text("MOONCAKE_MASTER") != _PRIVATE:
@@ -129,11 +138,15 @@ def check_switched_on(settings: Settings | None = None) -> None:
 
 
 def tell_overrides(verb: str, env: Mapping[str, str], told: set[str] | None = None) -> None:
-    """Says on standard error, once each, which of the user's settings a run replaces."""
+    """Says on standard error, once each, which of the user's settings a run replaces.
+
+    What `showcase` has set for a verb is none of the user's.
+    """
     settings = _users_settings()
-    users = {n: (v, s) for n, v, s in settings.describe() if s not in ("default", "override")}
+    nobodys = ("default", "override", SET_FOR_THIS_RUN)
+    users = {n: (v, s) for n, v, s in described(settings) if s not in nobodys}
     backend = _users_backend(settings)
-    if backend is not None:
+    if backend is not None and "MOONCAKE_MASTER" not in run_sets():
         users.setdefault("MC_BACKEND", (backend, "MOONCAKE_MASTER"))
     for name, (value, source) in users.items():
         if env.get(name, value) != value and name not in (told or ()):
@@ -153,16 +166,20 @@ def reach(store: RunStore) -> None:
     stores.acquire(load_settings(store.env)).release()
 
 
-def add_options(parser: argparse.ArgumentParser, *, default: str) -> None:
+_WHICH = (
+    "memory: inside this process; file: the folder that MC_FILE_PATH names, else a private one, "
+    "removed after this run; mooncake: the store that MOONCAKE_MASTER or MOONCAKE_CONFIG_PATH "
+    "names, else a private one on loopback, started and stopped by this run"
+)
+
+
+def add_options(parser: argparse.ArgumentParser, *, default: str, what: str = _WHICH) -> None:
     """`--backend`, for chosen_backend(), and `--segment-bytes`."""
     parser.add_argument(
         "--backend",
         choices=("memory", "file", "mooncake"),
         default=None,
-        help="memory: inside this process; file: the folder that MC_FILE_PATH names, else a "
-        "private one, removed after this run; mooncake: the store that MOONCAKE_MASTER or "
-        "MOONCAKE_CONFIG_PATH names, else a private one on loopback, started and stopped by this "
-        f"run (default: what the settings name, else {default})",
+        help=f"{what} (default: what the settings name, else {default})",
     )
     add_segment_option(parser)
 
@@ -228,9 +245,15 @@ def segment_bytes(blocks: int, block_bytes: int, objects_per_block: int) -> int:
 
 
 @contextlib.contextmanager
-def open_store(backend: str, needed_bytes: int, wanted_bytes: int | None) -> Iterator[RunStore]:
-    """The store for a run; a private one ends with the block, after its clients."""
-    of_user = (backend == "file" and users_folder()) or (backend == "mooncake" and users_store())
+def open_store(
+    backend: str, needed_bytes: int, wanted_bytes: int | None, *, engines_folder: bool = False
+) -> Iterator[RunStore]:
+    """The store for a run; a private one ends with the block, after its clients.
+
+    With `engines_folder` the file back end is the one that engines share, never a private one.
+    """
+    shared = where_engines_store() if engines_folder else users_folder()
+    of_user = (backend == "file" and shared) or (backend == "mooncake" and users_store())
     if wanted_bytes is not None and (backend == "memory" or of_user):
         where = of_user or "the memory back end"
         print(f"--segment-bytes {wanted_bytes}: without effect on {where}", file=sys.stderr)

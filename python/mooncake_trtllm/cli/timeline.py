@@ -19,6 +19,7 @@ from mooncake_trtllm.cli.exits import BROKEN, GOOD, RunError, UsageError
 from mooncake_trtllm.cli.output import (
     Progress,
     add_output_options,
+    machine,
     print_json,
     rounded,
     table,
@@ -125,6 +126,7 @@ def run(options: argparse.Namespace) -> int:
         _row(prefix_of(content, options.prompt_tokens, int(options.prompt_tokens * share)))
         for share in shares
     ]
+    content["machine"] = machine()
     if options.json:
         print_json(content)
     else:

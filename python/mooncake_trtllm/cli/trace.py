@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mooncake_trtllm.cli import offers, stores
 from mooncake_trtllm.cli.exits import UsageError
-from mooncake_trtllm.cli.output import Progress, add_output_options, print_json
+from mooncake_trtllm.cli.output import Progress, add_output_options, machine, print_json
 from mooncake_trtllm.cli.replay import PREFILL_TOK_PER_S, Replay, geometry_for
 from mooncake_trtllm.cli.trace_report import TraceReport, text
 from mooncake_trtllm.simulator.workloads import Workload, agentic_workload, read_fast25
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
             exact=store.ours or options.exclusive, reach=lambda: stores.reach(store)
         )
     if options.json:
-        print_json(report.row(with_curve=options.curve))
+        print_json({**report.row(with_curve=options.curve), "machine": machine()})
     else:
         sys.stdout.write(text(report))
     for fault in faults:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mooncake_trtllm.cli.exits import GOOD, UsageError
-from mooncake_trtllm.cli.stores import users_store
+from mooncake_trtllm.cli.stores import users_store, where_engines_store
 from mooncake_trtllm.deploy.run_folder import RunFolder
 from mooncake_trtllm.deploy.store_commands import client_environment
 from mooncake_trtllm.local_store import LocalStoreError
@@ -30,7 +30,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
             help=f"run a {what} server: {_PROGRAM} on the store",
             epilog=f"What follows after -- goes to {_PROGRAM} as it is.",
         )
-        parser.add_argument("model", metavar="MODEL", help="folder or hub name of the model")
+        parser.add_argument(
+            "model",
+            metavar="MODEL",
+            help="folder or hub name of the model; with --dry-run it need not exist",
+        )
         parser.add_argument("--tp-size", type=int, default=1, metavar="N", help="default: 1")
         parser.add_argument(
             "--port", type=int, default=_PORTS[role], metavar="N", help=f"default: {_PORTS[role]}"
@@ -58,7 +62,10 @@ def run(options: argparse.Namespace) -> int:
     ]
     if options.dry_run:
         if store is None and users_store() is None:
-            print("# no store is up: `up`, or set MOONCAKE_MASTER, before running this")
+            print(
+                "# no store is up: engines would use a folder of this host, "
+                f"{where_engines_store()}; for a store of all hosts: `up`, or set MOONCAKE_MASTER, before running this"
+            )
         words = [f"{name}={shlex.quote(value)}" for name, value in (store or {}).items()]
         print(" \\\n  ".join([*words, shlex.join(command)]))
         return GOOD

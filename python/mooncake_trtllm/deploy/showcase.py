@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mooncake_trtllm import child_guard
+from mooncake_trtllm._set_by import marked
 from mooncake_trtllm.cli import matrix, trace_report
 from mooncake_trtllm.cli.exits import BROKEN, GOOD, UsageError
 from mooncake_trtllm.cli.output import human_bytes
@@ -89,7 +90,7 @@ class _Stage:
     def _child_environment(self) -> dict[str, str]:
         """Without the caller's settings: they name stores and folders that are somebody's."""
         own = {name: text for name, text in os.environ.items() if not name.startswith(_SETTINGS)}
-        return {**own, **self.environment, "PYTHONPATH": python_path()}
+        return {**own, **marked(self.environment), "PYTHONPATH": python_path()}
 
     def result(self, name: str) -> dict[str, Any] | None:
         """What the verb found; None where it ended without a result."""

@@ -189,6 +189,7 @@ def _down(options: argparse.Namespace) -> int:
         time.sleep(_POLL_S)
     folder.forget()
     print(f"stopped the store on {record.environment['MOONCAKE_MASTER']}")
+    print(f"in shells that took its `env`: unset {' '.join(record.environment)}")
     return GOOD
 
 

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection, wait
 from typing import IO, Any
 
 from mooncake_trtllm import child_guard
+from mooncake_trtllm._set_by import marked
 from mooncake_trtllm.local_store import describe_exit
 from mooncake_trtllm.simulator.config import InstanceConfig
 from mooncake_trtllm.simulator.rank_loop import Operation
@@ -127,9 +128,7 @@ def _spawn(
     descriptors = [line.fileno(), *(pipe.fileno() for pipe in pipes)]
     environment = {
         **os.environ,
-        **config.env,
-        "MC_RANK": str(rank),
-        "MC_WORLD_SIZE": str(config.tp),
+        **marked({**config.env, "MC_RANK": str(rank), "MC_WORLD_SIZE": str(config.tp)}),
         "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
     }
     argv = [sys.executable, "-m", "mooncake_trtllm.simulator.rank_process", str(rank)]

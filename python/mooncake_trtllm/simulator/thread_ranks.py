@@ -7,6 +7,7 @@ import queue
 import threading
 from typing import Any
 
+from mooncake_trtllm._set_by import marked
 from mooncake_trtllm.simulator import mpi_stand_in
 from mooncake_trtllm.simulator.collectives import ThreadGroup
 from mooncake_trtllm.simulator.config import InstanceConfig
@@ -45,8 +46,9 @@ class ThreadRanks:
         self._events: queue.SimpleQueue[tuple[int, tuple[str, Any]]] = queue.SimpleQueue()
         self._group = ThreadGroup(config.tp, config.hang_timeout_s)
         self._channels = [_QueueChannel(rank, self._events) for rank in range(config.tp)]
-        self._saved_environment = {name: os.environ.get(name) for name in config.env}
-        os.environ.update(config.env)
+        environment = marked(config.env)
+        self._saved_environment = {name: os.environ.get(name) for name in environment}
+        os.environ.update(environment)
         self._threads = [
             threading.Thread(
                 target=self._run, args=(config, rank), name=f"sim-rank-{rank}", daemon=True

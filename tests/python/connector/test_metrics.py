@@ -30,6 +30,7 @@ from support.stores import key_of_block, memory_of, shards
 
 from mooncake_trtllm import KvConnectorLoadError, _metrics
 from mooncake_trtllm._stats import BYPASSES, stat_table
+from mooncake_trtllm.cli.main import main
 
 MakeEngine = Callable[..., Engine]
 TOKENS = [int(t) for t in np.random.default_rng(47).integers(0, 32000, 61)]
@@ -275,6 +276,38 @@ print(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[2]}", timeout=20).read
         ),
     )
     assert 'mooncake_trtllm_worker_blocks_saved_total{connector="0",rank="1"} 0.0' in done.stdout
+
+
+def test_an_operator_sees_what_became_of_requests(
+    make_engine: MakeEngine, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = make_engine()
+    engine.serve(Request(7, TOKENS))
+    engine.serve(Request(8, TOKENS))
+    assert main(["explain", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["address"] == f"127.0.0.1:{port}"
+    assert answer["requests"] == engine.scheduler.explain()
+    assert [line.split(":")[0] for line in answer["requests"]] == ["request 7", "request 8"]
+    other = make_engine()
+    other.serve(Request(9, TOKENS))
+    assert main(["explain", "--address", f"127.0.0.1:{port}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["connector 0"] * 2 + ["connector 1"]
+    engine.close()
+    other.close()
+    assert main(["explain"]) == 3
+    assert "no engine answers there" in capsys.readouterr().err
+
+
+def test_nobody_to_ask_is_wrong_usage(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment.delenv("MC_METRICS_PORT", raising=False)
+    assert main(["explain"]) == 2
+    assert "MC_METRICS_PORT is 0" in capsys.readouterr().err
+    assert main(["explain", "--address", "a b:c"]) in (2, 3)
+    assert "a b:c" in capsys.readouterr().err
 
 
 def test_several_engines_share_a_server(make_engine: MakeEngine, port: int) -> None:

@@ -105,3 +105,23 @@ ticker.join()
 print(ticks[0] > 30)
 """
     assert run(code, 4) == ["True"]
+
+
+def test_leases_are_renewed_as_long_as_a_scheduler_lives(run: Run) -> None:
+    """By a thread of its own; staged promises have none, since they need no lease."""
+    code = """
+from pathlib import Path
+from support.spawned import TOKENS, Request, engine_of
+
+def threads():
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    return names.count("kvc-leases")
+
+engine = engine_of(tp=2)
+engine.serve(Request(1, TOKENS))
+print(threads())
+engine.close()
+print(threads())
+"""
+    assert run(code, 5, MC_PROMISE="leased") == ["1", "0"]
+    assert run(code, 6, MC_PROMISE="staged") == ["0", "0"]

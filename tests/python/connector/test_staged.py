@@ -13,6 +13,8 @@ from support.engine import Engine, Request, Shape
 from support.gates import Gate, gate_stores
 from support.stores import key_of_block, memory_of
 
+from mooncake_trtllm import KvConnectorError
+
 MakeEngine = Callable[..., Engine]
 TOKENS = [int(t) for t in np.random.default_rng(61).integers(0, 32000, 61)]
 OTHER = [int(t) for t in np.random.default_rng(62).integers(0, 32000, 61)]
@@ -208,3 +210,34 @@ def test_other_shapes(make_engine: MakeEngine) -> None:
         shape = Shape(dtype=dtype, layers=2)
         assert make_engine(shape).serve(request()) == 0
         assert make_engine(shape).serve(request()) == FULL
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_plan_that_is_lost_leaves_nothing_held(
+    tp: int, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was promised fails its request; what it held is free again some steps later."""
+    connected(make_engine(tp=tp)).serve(request())
+    engine = connected(make_engine(tp=tp))
+    one = request()
+    matched, pages = engine.start(one)
+    assert matched == FULL
+    plan_step = engine.scheduler._plan_step
+
+    def lose(*arguments: Any) -> bytes:
+        plan_step(*arguments)
+        raise RuntimeError("after the plan was made")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.scheduler, "_plan_step", lose)
+        lost = engine.plan(one, matched, pages)
+    for worker in engine.workers:
+        worker.bind_connector_meta(lost)
+        with pytest.raises(KvConnectorError):
+            worker.start_load_kv(None)
+    assert [worker.stats()["holds_open"] for worker in engine.workers] == [1] * tp
+    engine.scheduler.request_finished(one.bound(), pages)
+    for _ in range(8):
+        engine.run(request([1, 2, 3]))
+    assert [worker.stats()["holds_open"] for worker in engine.workers] == [0] * tp
+    assert engine.serve(request()) == FULL

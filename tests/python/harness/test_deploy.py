@@ -77,7 +77,7 @@ def test_servers_are_started_with_their_template(
         command = [*base, role, "a model", "--tp-size", "2", "--dry-run", "--", "--host", "::"]
         assert main(command) == 0
         note, line = capsys.readouterr().out.splitlines()
-        assert note.startswith("# no store is up")
+        assert note.startswith("# no store is up: engines would use a folder of this host, ")
         words = shlex.split(line)
         assert words[:4] == ["trtllm-serve", "a model", "--backend", "pytorch"]
         assert words[words.index("--tp_size") + 1] == "2"
@@ -138,6 +138,7 @@ def test_a_store_goes_up_once_serves_and_goes_down(tmp_path: Path) -> None:
     finally:
         down = script(folder, "down")
     assert down.returncode == 0, down.stderr
+    assert "in shells that took its `env`: unset MOONCAKE_MASTER" in down.stdout
     assert not any(alive(pid) for pid in running)
     assert script(folder, "down").stdout == "no store is up\n"
 
@@ -262,6 +263,8 @@ def test_a_stage_knows_nothing_of_the_callers_settings(
     settings = {name for name in child if name.startswith(("MC_", "MOONCAKE_"))}
     assert settings == {"MOONCAKE_PROTOCOL"}
     assert child["PATH"] == os.environ["PATH"]
+    checks = {check["name"]: check for check in (stage.result("selfcheck") or {})["checks"]}
+    assert "MOONCAKE_PROTOCOL=tcp (set for this run)" in checks["settings"]["detail"]
 
 
 def test_a_stage_that_ended_without_a_result_has_none(tmp_path: Path) -> None:

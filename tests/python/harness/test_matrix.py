@@ -56,6 +56,10 @@ def test_rows_of_a_scenario_have_the_hits_of_an_exact_cache(
             assert row["errors"] == 0
     # One request of turn 1 is the first to come: a restart finds even that one.
     restarts = [row for row in rows if row["scenario"] == "restart"]
+    played = [line for line in errors.splitlines() if "blocks hit" in line]
+    assert len(played) == len(rows), "a line for each row, where there is no terminal, too"
+    assert played[0].startswith("1/2 agentic on memory, tp 1, by block: ")
+    assert content["machine"]["cores"] >= 1
     assert all(row["blocks_hit"] == row["blocks_matchable"] for row in restarts)
 
 

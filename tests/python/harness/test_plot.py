@@ -127,6 +127,14 @@ def test_all_figures_and_a_report_that_stands_alone(
     assert "Hit counts of the 24 rows are identical" in text
 
 
+def test_a_report_says_how_busy_the_machine_was(tmp_path: Path) -> None:
+    busy = {**TIMELINE, "machine": {"cores": 3, "load_average": [2.5, 1.0, 0.25]}}
+    _, out = plot(tmp_path, busy, {**ROW, "machine": {"cores": 3, "load_average": None}})
+    report = (out / "report.html").read_text()
+    assert "timeline: 3 cores, load average 2.50 1.00 0.25 (1, 5 and 15 min)" in report
+    assert report.count("load average") == 1
+
+
 def test_a_report_says_what_is_wrong(tmp_path: Path) -> None:
     broken = rows()[:4]
     broken[3] = {**broken[3], "hits_digest": "other", "errors": 2, "blocks_verified": 1}

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.fake_mooncake import free_address
 
+from mooncake_trtllm import settings
+from mooncake_trtllm._set_by import described, marked, run_sets
+from mooncake_trtllm.cli import environment as environment_report
 from mooncake_trtllm.cli.main import main
+from mooncake_trtllm.cli.private_folder import PrivateFolder
+from mooncake_trtllm.errors import KvConnectorConfigError
 
 SAMPLE = Path(__file__).parents[2] / "data" / "fast25_sample.jsonl"
 TRACE = ("trace", "--input", str(SAMPLE), "--requests", "4")
@@ -146,6 +152,97 @@ def test_mooncake_alone_is_a_private_store(
     environment.setenv("MC_BACKEND", "mooncake")
     code, row, told = run(capsys, *TRACE)
     assert (code, row["backend"], told) == (0, "mooncake", [])
+
+
+def failed_checks(report: Any) -> list[dict[str, Any]]:
+    return [check for check in report["checks"] if not check["ok"]]
+
+
+def test_selfcheck_does_not_pass_a_back_end_that_no_engine_starts_with(
+    capsys: pytest.CaptureFixture[str], environment: pytest.MonkeyPatch
+) -> None:
+    environment.setenv("MC_BACKEND", "mooncake")
+    code, report, _ = run(capsys, "selfcheck")
+    assert code == 2
+    (failed,) = failed_checks(report)
+    assert failed["name"] == "settings"
+    assert "MOONCAKE_MASTER" in failed["detail"]
+
+
+def test_without_any_setting_selfcheck_looks_at_the_folder_of_engines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "engines"
+    monkeypatch.setattr(settings, "default_file_path", lambda: str(folder))
+    for options in ([], ["--backend", "file"]):
+        code, report, _ = run(capsys, "selfcheck", "--tp", "1", *options)
+        assert code == 0
+        (store,) = (check for check in report["checks"] if check["name"] == "store")
+        assert f"file, in the folder {folder}" in store["detail"]
+    assert PrivateFolder(folder).keys()
+    folder.chmod(0o777)
+    code, report, _ = run(capsys, "selfcheck", "--tp", "1")
+    (failed,) = failed_checks(report)
+    assert (code, failed["name"]) == (2, "store")
+    assert "others may write in it" in failed["detail"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("MC_KV_CONFIG", "/nowhere/kv.toml"), ("MC_LORA_IDS", "/nowhere/lora.json")],
+)
+def test_a_file_that_is_not_there_is_named_once(
+    name: str, value: str, environment: pytest.MonkeyPatch
+) -> None:
+    environment.setenv(name, value)
+    with pytest.raises(KvConnectorConfigError) as raised:
+        settings.load_settings()
+    assert str(raised.value).count(value) == 1
+    assert "No such file" in str(raised.value)
+    assert raised.value.__suppress_context__, "one message, no second traceback"
+
+
+def test_what_a_verb_sets_is_not_called_the_users(
+    capsys: pytest.CaptureFixture[str], environment: pytest.MonkeyPatch
+) -> None:
+    for name, value in marked({"MOONCAKE_MASTER": "127.0.0.1:1", "MC_KEY_EPOCH": "3"}).items():
+        environment.setenv(name, value)
+    environment.setenv("MC_LOAD_DEADLINE_MS", "7000")
+    sources = {name: source for name, _, source in described(settings.load_settings().core)}
+    assert sources["MOONCAKE_MASTER"] == sources["MC_KEY_EPOCH"] == "set for this run"
+    assert sources["MC_LOAD_DEADLINE_MS"] == "environment"
+    assert "MC_RANK" in marked({"MC_RANK": "0"})["KVC_SET_FOR_THIS_RUN"]
+    _, _, told = run(capsys, *TRACE, "--backend", "memory", "--tokens-per-block", "128")
+    assert told == ["trace sets MC_LOAD_DEADLINE_MS=60000; was 7000 (environment)"]
+
+
+def test_settings_of_ranks_are_marked(
+    capsys: pytest.CaptureFixture[str], environment: pytest.MonkeyPatch
+) -> None:
+    seen: list[frozenset[str]] = []
+    load = settings.load_settings
+
+    def watch(*arguments: Any) -> Any:
+        seen.append(run_sets())
+        return load(*arguments)
+
+    environment.setattr("mooncake_trtllm._instance.load_settings", watch)
+    code, _, _ = run(capsys, *TRACE, "--tokens-per-block", "64")
+    assert code == 0
+    assert "MC_BACKEND" in seen[0]
+    assert run_sets() == frozenset(), "this process has its environment back"
+
+
+def test_a_host_name_without_an_address_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_name: str) -> str:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "gethostname", lambda: "box")
+    monkeypatch.setattr(socket, "gethostbyname", refuse)
+    check = environment_report._loopback()
+    assert check.ok
+    assert "the host name box does not resolve (Name or service not known)" in check.detail
+    assert "/etc/hosts: 127.0.1.1 box" in check.detail
 
 
 @pytest.mark.parametrize("verb", ["trace", "demo", "selfcheck", "timeline", "matrix"])
