@@ -1,4 +1,4 @@
-"""Which variables a program of ours has set for its children, so that nobody takes them for the user's.
+"""Which variables a program of ours has set, so that nobody takes them for the user's.
 
 A verb hands settings to the ranks and verbs that it starts in their environment. What tells
 settings in force would call them "environment", and a user looks in vain for where that is.

@@ -182,7 +182,8 @@ TEST(SchedulerStaged, RepeatedQueryNeitherProbesNorFetchesAndKeepsItsHold) {
 
 TEST(SchedulerStaged, QueryWhosePromiseIsOverIsStagedAgain) {
   StagedWorld world;
-  world.scheduler = world.make(std::make_shared<testlib::LeasingStore>(world.store, std::chrono::hours(10)));
+  world.scheduler =
+      world.make(std::make_shared<testlib::LeasingStore>(world.store, std::chrono::hours(10)));
   const std::vector<Token> tokens = world.stored_prompt(5);
   ASSERT_EQ(world.query(1, tokens).blocks, 5u);
   world.clock->advance(StageFixture::kHoldFor);

@@ -522,12 +522,15 @@ def test_plot_fields_are_documented(tmp_path: Path) -> None:
     assert_documented(result, documented("`plot --json`"))
 
 
-def test_explain_fields_are_documented(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_fields_are_documented(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from mooncake_trtllm.cli import explain
+    from mooncake_trtllm.cli.main import main
 
     monkeypatch.setattr(explain, "_ask", lambda _address: ["request 1: ..."])
-    result = run_verb("explain", "--address", "127.0.0.1:1")
-    assert_documented(result, documented("`explain --json`"))
+    assert main(["explain", "--address", "127.0.0.1:1", "--json"]) == 0
+    assert_documented(json.loads(capsys.readouterr().out), documented("`explain --json`"))
 
 
 def test_selfcheck_fields_are_documented() -> None:

@@ -140,8 +140,8 @@ def _loopback() -> Check:
     except OSError as error:
         where = (
             f"the host name {name} does not resolve ({error.strerror or error}), which the "
-            "connector does not need: it tells the address by which it reaches the master. Where other "
-            f"programs are to be told the name, add it to /etc/hosts: 127.0.1.1 {name}"
+            "connector does not need: it tells the address by which it reaches the master. Where "
+            f"other programs are to be told the name, add it to /etc/hosts: 127.0.1.1 {name}"
         )
     return Check("network", arrived, f"127.0.0.1 connects; {where}", remedy)
 

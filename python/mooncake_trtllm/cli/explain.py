@@ -7,6 +7,7 @@ engine's metrics port, so MC_METRICS_PORT must be set there; here it says where 
 from __future__ import annotations
 
 import argparse
+import http.client
 import sys
 import urllib.error
 import urllib.request
@@ -66,10 +67,10 @@ def _ask(address: str) -> list[str]:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"http://{address}/explain", timeout=_TIMEOUT_S) as reply:
-            content = reply.read(_LIMIT_BYTES)
-    except ValueError as error:  # of the address
+            content: bytes = reply.read(_LIMIT_BYTES)
+    except (ValueError, http.client.InvalidURL) as error:  # of the address
         raise UsageError(f"--address {address}: {error}; remedy: HOST:PORT") from None
-    except (urllib.error.URLError, OSError) as error:
+    except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise RunError(
             f"{address}: no engine answers there ({reason}); remedy: start it with "

@@ -20,7 +20,7 @@ from mooncake_trtllm.cli.exits import BROKEN, GOOD, UNREACHABLE, UsageError
 from mooncake_trtllm.cli.output import Progress, add_output_options, machine, print_json, table
 from mooncake_trtllm.cli.replay import Replay, geometry_for
 from mooncake_trtllm.cli.trace import add_model_option, check_curve, check_positive
-from mooncake_trtllm.cli.trace_report import LLAMA, TraceReport
+from mooncake_trtllm.cli.trace_report import LLAMA
 from mooncake_trtllm.simulator.workloads import agentic_workload
 
 __all__ = [
@@ -97,8 +97,7 @@ def run(options: argparse.Namespace) -> int:
     told: set[str] = set()
     for number, combination in enumerate(chosen):
         place = f"{number + 1}/{len(chosen)}"
-        for scenario, report, (code, found) in _play(combination, options, place, told):
-            row = {"scenario": scenario, **report.row(with_curve=options.curve)}
+        for row, (code, found) in _play(combination, options, place, told):
             rows.append(row)
             codes.add(code)
             faults += [f"{row_name(row)}: {fault}" for fault in found]
@@ -219,8 +218,8 @@ def replay_of(
 
 def _play(
     combination: Combination, options: argparse.Namespace, place: str, told: set[str]
-) -> Iterator[tuple[str, TraceReport, tuple[int, list[str]]]]:
-    """Both scenarios of one combination, with the exit code and the faults of each."""
+) -> Iterator[tuple[dict[str, Any], tuple[int, list[str]]]]:
+    """The rows of both scenarios of one combination, with the exit code and the faults of each."""
     size = None if offers.in_process_only(combination.backend) else options.segment_bytes
     replay = replay_of(combination, options, options.requests)
     with (
@@ -235,10 +234,10 @@ def _play(
         for scenario in SCENARIOS:
             progress.label = f"{place} {scenario} on {name}"
             report = replay.run(config, store.backend, progress.show)
-            row = report.row(with_curve=False)
+            row = {"scenario": scenario, **report.row(with_curve=options.curve)}
             progress.note(
                 f"{place} {scenario} on {name}: {row['blocks_hit']} of {row['blocks_matchable']} "
                 f"blocks hit, {row['seconds']} s"
             )
             exact = store.ours or options.exclusive
-            yield scenario, report, report.verdict(exact=exact, reach=lambda: stores.reach(store))
+            yield row, report.verdict(exact=exact, reach=lambda: stores.reach(store))

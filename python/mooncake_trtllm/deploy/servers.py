@@ -64,7 +64,8 @@ def run(options: argparse.Namespace) -> int:
         if store is None and users_store() is None:
             print(
                 "# no store is up: engines would use a folder of this host, "
-                f"{where_engines_store()}; for a store of all hosts: `up`, or set MOONCAKE_MASTER, before running this"
+                f"{where_engines_store()}; for a store of all hosts: `up`, or set MOONCAKE_MASTER, "
+                "before running this"
             )
         words = [f"{name}={shlex.quote(value)}" for name, value in (store or {}).items()]
         print(" \\\n  ".join([*words, shlex.join(command)]))

@@ -306,8 +306,8 @@ def test_nobody_to_ask_is_wrong_usage(
     environment.delenv("MC_METRICS_PORT", raising=False)
     assert main(["explain"]) == 2
     assert "MC_METRICS_PORT is 0" in capsys.readouterr().err
-    assert main(["explain", "--address", "a b:c"]) in (2, 3)
-    assert "a b:c" in capsys.readouterr().err
+    assert main(["explain", "--address", "here:there"]) == 2
+    assert "--address here:there" in capsys.readouterr().err
 
 
 def test_several_engines_share_a_server(make_engine: MakeEngine, port: int) -> None:
