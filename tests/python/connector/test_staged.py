@@ -217,8 +217,8 @@ def test_a_plan_that_is_lost_leaves_nothing_held(
     tp: int, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was promised fails its request; what it held is free again some steps later."""
-    connected(make_engine(tp=tp)).serve(request())
-    engine = connected(make_engine(tp=tp))
+    make_engine(tp=tp).serve(request())
+    engine = make_engine(tp=tp)
     one = request()
     matched, pages = engine.start(one)
     assert matched == FULL
