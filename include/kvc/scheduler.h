@@ -72,8 +72,8 @@ struct SchedulerOptions {
   std::uint64_t prefill_tokens_per_s = 0;
   /// Fewer blocks than that are not promised.
   std::size_t min_hit_blocks = 1;
-  /// Blocks whose leases one renew_leases() renews at most.
-  std::size_t max_renewed_blocks = 16384;
+  /// Objects whose leases one renew_leases() renews at most.
+  std::size_t max_renewed_objects = std::size_t{1} << 18;
   /// Queries that explain() remembers.
   std::size_t explained_requests = 256;
 };

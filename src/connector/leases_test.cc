@@ -97,7 +97,7 @@ TEST_F(Leases, OnlyWhatIsStillNeededIsRenewed) {
 }
 
 TEST_F(Leases, ARoundIsBounded) {
-  world_.options.max_renewed_blocks = kBlocks + 1;
+  world_.options.max_renewed_objects = 2 * kBlocks + 1;
   world_.scheduler = world_.make(store_);
   world_.query(1, tokens_);
   world_.query(2, tokens_);

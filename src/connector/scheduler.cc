@@ -458,15 +458,17 @@ void Scheduler::Impl::trim_hold(TrackedRequest& request) {
 std::vector<Renewal> Scheduler::Impl::due_renewals() {
   std::vector<Renewal> renewals;
   const MutexLock lock(mutex);
-  std::size_t room = options.max_renewed_blocks;
+  std::size_t room = options.max_renewed_objects;
   for (const RequestId id : leases.due(clock->now())) {
     const TrackedRequest* request = tracker.look_at(id);
     const std::span<const BlockHash> needed =
         request == nullptr ? std::span<const BlockHash>() : request->needed();
+    const std::size_t objects =
+        needed.size() * options.world_size * std::max<std::size_t>(options.layers, 1);
     if (needed.empty()) {
       leases.over(id);
-    } else if (needed.size() <= room) {
-      room -= needed.size();
+    } else if (objects <= room) {
+      room -= objects;
       renewals.push_back({id, {needed.begin(), needed.end()}});
     }
   }
