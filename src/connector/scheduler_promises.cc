@@ -1,0 +1,339 @@
+// The promises of a Scheduler: what is looked up for a request, what of it is promised, and how
+// that is kept in the store until its load is planned.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "connector/quiet_log.h"
+#include "connector/scheduler_impl.h"
+
+namespace kvc {
+namespace {
+
+/// Part of the lease for which a promise may be given again without asking the store again; the
+/// rest is left for the load.
+constexpr int kLeaseShare = 4;
+
+/// Lookups of one step follow each other at once. After such a pause another step has begun, even
+/// if no plan was asked for in between.
+constexpr Duration kStepPause = std::chrono::milliseconds(100);
+
+/// The counter of each reason to miss; null where nothing can be missed for it.
+constexpr auto kMissCounters = [] {
+  std::array<std::uint64_t SchedulerStats::*, kPrefixEnds> counters{};
+  const auto of = [&](PrefixEnd end) -> auto& { return counters[static_cast<std::size_t>(end)]; };
+  of(PrefixEnd::kNoManifest) = &SchedulerStats::blocks_missed_no_manifest;
+  of(PrefixEnd::kShardLost) = &SchedulerStats::blocks_missed_shard_lost;
+  of(PrefixEnd::kStoreFailed) = &SchedulerStats::blocks_missed_store_failed;
+  of(PrefixEnd::kOverBudget) = &SchedulerStats::blocks_missed_over_budget;
+  of(PrefixEnd::kUnaligned) = &SchedulerStats::blocks_missed_unaligned;
+  of(PrefixEnd::kUntracked) = &SchedulerStats::blocks_missed_untracked;
+  of(PrefixEnd::kRejected) = &SchedulerStats::blocks_missed_rejected;
+  of(PrefixEnd::kLate) = &SchedulerStats::blocks_missed_late;
+  of(PrefixEnd::kNoRoom) = &SchedulerStats::blocks_missed_no_room;
+  of(PrefixEnd::kUnavailable) = &SchedulerStats::blocks_missed_rank_unavailable;
+  of(PrefixEnd::kRecomputeCheaper) = &SchedulerStats::blocks_missed_recompute_cheaper;
+  of(PrefixEnd::kBelowMinimum) = &SchedulerStats::blocks_missed_below_minimum;
+  return counters;
+}();
+
+PrefixEnd end_of(PrefixProbe::End end) {
+  switch (end) {
+    case PrefixProbe::End::kNoManifest:
+      return PrefixEnd::kNoManifest;
+    case PrefixProbe::End::kShardLost:
+      return PrefixEnd::kShardLost;
+    case PrefixProbe::End::kPending:
+    case PrefixProbe::End::kAll:
+    case PrefixProbe::End::kStoreError:
+      break;
+  }
+  return PrefixEnd::kStoreFailed;
+}
+
+PrefixEnd end_of(StageEnd end) {
+  switch (end) {
+    case StageEnd::kMissing:
+      return PrefixEnd::kShardLost;
+    case StageEnd::kRejected:
+      return PrefixEnd::kRejected;
+    case StageEnd::kNoRoom:
+      return PrefixEnd::kNoRoom;
+    case StageEnd::kLate:
+      return PrefixEnd::kLate;
+    case StageEnd::kAll:
+    case StageEnd::kUnavailable:
+      break;
+  }
+  return PrefixEnd::kUnavailable;
+}
+
+}  // namespace
+
+Result<Offer> Scheduler::Impl::query(RequestId id, const RequestContent& content,
+                                     std::size_t computed_tokens) {
+  {
+    const MutexLock lock(mutex);
+    ++stats.queries;
+  }
+  if (content.prompt_tokens > content.tokens.size()) {
+    forget(id);
+    return invalid("request " + std::to_string(id) + " has a prompt of " +
+                   std::to_string(content.prompt_tokens) + " tokens, of which " +
+                   std::to_string(content.tokens.size()) + " were given");
+  }
+  Result<BlockChain> chain = name(id, content);
+  if (!chain.ok()) {
+    forget(id);
+    return chain.status();
+  }
+  TrackedRequest::Identity identity{content.scope, content.media, content.prompt_tokens,
+                                    computed_tokens};
+  Decision decision{.request = id, .matched = computed_tokens / options.tokens_per_block};
+  Promise promise = earlier_promise(id, *chain, identity, &decision);
+  if (promise.blocks.empty()) promise = look_up(*chain, identity, &decision);
+  TrackedRequest request(hashing, std::move(chain).value(), std::move(identity));
+  request.set_promise(promise);
+  track(id, std::move(request), &decision);
+  return Offer{decision.offered, decision.offered * options.tokens_per_block};
+}
+
+Result<BlockChain> Scheduler::Impl::name(RequestId id, const RequestContent& content) {
+  const MutexLock lock(mutex);
+  const TrackedRequest* asked_before = tracker.find(id);
+  if (asked_before == nullptr || !asked_before->is_of(content.scope, content.media)) {
+    return chains.take(content.scope, content.media, content.tokens);
+  }
+  Result<BlockChain> chain = BlockChain::create(hashing, content.scope, content.media);
+  if (!chain.ok()) return chain;
+  if (Status status = chain->assign(content.tokens, asked_before->chain()); !status.ok()) {
+    return status;
+  }
+  return chain;
+}
+
+Promise Scheduler::Impl::look_up(const BlockChain& chain, const TrackedRequest::Identity& identity,
+                                 Decision* decision) {
+  const std::size_t block_tokens = options.tokens_per_block;
+  const std::size_t first =
+      identity.computed_tokens / block_tokens + (identity.computed_tokens % block_tokens != 0);
+  // At least one token of the prompt is left to compute.
+  const std::size_t end =
+      identity.prompt_tokens == 0 ? 0 : (identity.prompt_tokens - 1) / block_tokens;
+  decision->want(end - std::min(first, end));
+  if (identity.computed_tokens % block_tokens != 0) {
+    decision->cut(0, PrefixEnd::kUnaligned);
+    const MutexLock lock(mutex);
+    ++stats.lookups_unaligned;
+    return {};
+  }
+  if (decision->wanted == 0) return {};
+  const std::span<const BlockHash> blocks = chain.blocks().subspan(first, decision->wanted);
+  const Instant asked_at = clock->now();
+  const Deadline deadline = lookup_deadline(asked_at);
+  probe(blocks, deadline, decision);
+  decide(decision, asked_at);
+  HoldId hold = 0;
+  if (leader != nullptr) {
+    hold = stage(blocks.first(decision->offered), deadline, decision);
+  } else {
+    decision->cut(load_room(), PrefixEnd::kOverBudget);
+  }
+  const Instant answered_at = clock->now();
+  const MutexLock lock(mutex);
+  step_lookup_time += answered_at - asked_at;
+  // One without time asks nothing, and must not put off the next step.
+  if (deadline.at > asked_at) last_lookup = answered_at;
+  return {.blocks = {first, first + decision->offered}, .probed_at = asked_at, .hold = hold};
+}
+
+ProbeOptions Scheduler::Impl::probing() const {
+  return {.world_size = options.world_size,
+          .atomic_publish = store->capabilities().atomic_publish,
+          .layers = options.layers};
+}
+
+void Scheduler::Impl::probe(std::span<const BlockHash> blocks, Deadline deadline,
+                            Decision* decision) {
+  if (leader != nullptr && options.resident_prefix) {
+    decision->resident = std::min(options.resident_prefix(blocks), blocks.size());
+    if (decision->resident == blocks.size()) return;
+  }
+  const Instant asked_at = clock->now();
+  if (leader != nullptr && asked_at >= deadline.at) {
+    // Earlier queries of the step have spent its time; the store is not to blame.
+    return decision->cut(decision->resident, PrefixEnd::kOverBudget);
+  }
+  const PrefixLookup found =
+      look_up_prefix(*store, *clock, probing(), keys, blocks.subspan(decision->resident), deadline);
+  count_lookup(found, clock->now() - asked_at);
+  decision->cut(decision->resident + found.available_blocks, end_of(found.end), found.lost_rank);
+}
+
+void Scheduler::Impl::decide(Decision* decision, Instant now) {
+  {
+    const MutexLock lock(mutex);
+    decision->blocks_per_second = fetch_speed.blocks_per_second(now);
+    decision->running_decodes = running_decodes;
+  }
+  decision->prefill_tokens_per_s = static_cast<double>(options.prefill_tokens_per_s);
+  if (decision->offered == 0) return;
+  const LoadDecision chosen = decide_load({.resident = decision->resident,
+                                           .to_fetch = decision->offered - decision->resident,
+                                           .blocks_per_second = decision->blocks_per_second,
+                                           .prefill_tokens_per_s = decision->prefill_tokens_per_s,
+                                           .tokens_per_block = options.tokens_per_block,
+                                           .running_decodes = decision->running_decodes,
+                                           .min_blocks = options.min_hit_blocks});
+  decision->cut(chosen.blocks, chosen.reason == LoadReason::kBelowMinimum
+                                   ? PrefixEnd::kBelowMinimum
+                                   : PrefixEnd::kRecomputeCheaper);
+}
+
+HoldId Scheduler::Impl::stage(std::span<const BlockHash> blocks, Deadline deadline,
+                              Decision* decision) {
+  if (blocks.empty()) return 0;
+  const Instant ordered_at = clock->now();
+  const StagedBlocks staged = leader->stage(blocks, deadline);
+  const Instant staged_at = clock->now();
+  {
+    const MutexLock lock(mutex);
+    stats.staging_latency.add(staged_at - ordered_at);
+    const bool moved_what_it_could = staged.end == StageEnd::kAll || staged.end == StageEnd::kLate;
+    if (moved_what_it_could && blocks.size() > decision->resident) {
+      const std::size_t all = std::max<std::size_t>(staged.blocks, decision->resident);
+      fetch_speed.fetched(all - decision->resident, staged_at - ordered_at, staged_at);
+    }
+  }
+  decision->cut(staged.blocks, end_of(staged.end), staged.rank);
+  if (staged.blocks >= options.min_hit_blocks || staged.hold == 0) return staged.hold;
+  decision->cut(0, PrefixEnd::kBelowMinimum);
+  leader->release(staged.hold, 0);
+  return 0;
+}
+
+Deadline Scheduler::Impl::lookup_deadline(Instant now) {
+  const MutexLock lock(mutex);
+  if (now - last_lookup >= kStepPause) begin_step();
+  return {now + std::max(options.lookup_deadline - step_lookup_time, Duration::zero())};
+}
+
+std::size_t Scheduler::Impl::load_room() {
+  const MutexLock lock(mutex);
+  return load_budget - std::min(load_budget, step_promised);
+}
+
+void Scheduler::Impl::begin_step() {
+  step_lookup_time = Duration::zero();
+  step_promised = 0;
+}
+
+void Scheduler::Impl::count_lookup(const PrefixLookup& found, Duration took) {
+  const bool failed = found.end == PrefixProbe::End::kStoreError;
+  bool changed = false;
+  {
+    const MutexLock lock(mutex);
+    stats.lookup_latency.add(took);
+    if (failed) {
+      ++stats.lookups_failed;
+    } else if (found.end == PrefixProbe::End::kNoManifest) {
+      ++stats.lookups_no_manifest;
+    } else if (found.end == PrefixProbe::End::kShardLost) {
+      ++stats.lookups_shard_lost;
+    }
+    changed = failed != store_failing;
+    store_failing = failed;
+  }
+  if (!changed) return;
+  if (failed) {
+    log_quietly(*logger, LogLevel::kWarning,
+                "lookups fail: the store gives no answer in time; requests are computed in full");
+  } else {
+    log_quietly(*logger, LogLevel::kInfo, "lookups work again");
+  }
+}
+
+void Scheduler::Impl::count(const Decision& decision) {
+  stats.blocks_looked_up += decision.wanted;
+  stats.blocks_offered += decision.offered;
+  stats.blocks_resident += decision.resident;
+  for (std::size_t end = 0; end < kPrefixEnds; ++end) {
+    if (kMissCounters[end] != nullptr) stats.*kMissCounters[end] += decision.missed[end];
+  }
+  const auto over_budget = static_cast<std::size_t>(PrefixEnd::kOverBudget);
+  if (decision.missed[over_budget] > 0) ++stats.lookups_over_budget;
+}
+
+Promise Scheduler::Impl::earlier_promise(RequestId id, const BlockChain& chain,
+                                         const TrackedRequest::Identity& identity,
+                                         Decision* decision) {
+  const Duration fresh_for = store->capabilities().lease / kLeaseShare;
+  const Instant now = clock->now();
+  const MutexLock lock(mutex);
+  TrackedRequest* earlier = tracker.find(id);
+  if (earlier == nullptr || earlier->promise().blocks.empty()) return {};
+  const Promise promise = earlier->promise();
+  if (leader == nullptr && now - promise.probed_at >= fresh_for) return {};
+  if (!earlier->is_same_question(chain, identity)) return {};
+  if (leader != nullptr && (promise.hold == 0 || !leader->renew(promise.hold))) return {};
+  earlier->forget_hold();
+  decision->repeated = true;
+  decision->want(promise.blocks.size());
+  return promise;
+}
+
+void Scheduler::Impl::track(RequestId id, TrackedRequest request, Decision* decision) {
+  const HoldId hold = request.hold();
+  const Instant leased_at = request.promise().probed_at;
+  const MutexLock lock(mutex);
+  drop(id);
+  if (!tracker.insert(id, std::move(request), plans)) {
+    decision->cut(0, PrefixEnd::kUntracked);
+    if (hold != 0) leader->release(hold, 0);
+  }
+  if (decision->offered > 0) leases.promised(id, leased_at);
+  step_promised += decision->offered;
+  count(*decision);
+  decisions.add(*decision);
+}
+
+std::vector<Scheduler::Impl::Renewal> Scheduler::Impl::due_renewals() {
+  std::vector<Renewal> renewals;
+  const MutexLock lock(mutex);
+  std::size_t room = options.max_renewed_objects;
+  for (const RequestId id : leases.due(clock->now())) {
+    const TrackedRequest* request = tracker.look_at(id);
+    const std::span<const BlockHash> needed =
+        request == nullptr ? std::span<const BlockHash>() : request->needed();
+    const std::size_t objects =
+        needed.size() * options.world_size * std::max<std::size_t>(options.layers, 1);
+    if (needed.empty()) {
+      leases.over(id);
+    } else if (objects <= room) {
+      room -= objects;
+      renewals.push_back({id, {needed.begin(), needed.end()}});
+    }
+  }
+  return renewals;
+}
+
+bool Scheduler::Impl::renew(const Renewal& renewal) {
+  const Instant asked_at = clock->now();
+  // The same probe again, which grants the same leases.
+  const PrefixLookup found = look_up_prefix(*store, *clock, probing(), keys, renewal.blocks,
+                                            {asked_at + options.lookup_deadline});
+  if (found.end == PrefixProbe::End::kStoreError) return false;
+  const MutexLock lock(mutex);
+  stats.leases_renewed += found.available_blocks;
+  stats.leases_lost += renewal.blocks.size() - found.available_blocks;
+  if (found.available_blocks == renewal.blocks.size()) {
+    leases.renewed(renewal.request, asked_at);
+  } else {
+    leases.over(renewal.request);  // The load will miss it, and says so.
+  }
+  return true;
+}
+
+}  // namespace kvc
