@@ -40,3 +40,16 @@ function(kvc_test name)
     DISCOVERY_MODE PRE_TEST
     PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${KVC_TEST_TIMEOUT_S})
 endfunction()
+
+# kvc_test_program(<name> SOURCES <file>... [LINK <target>...] [DEFINITIONS <definition>...])
+#
+# An executable that sees the private headers: for what is no kvc_test() of its own, such as tests or
+# simulations together with product files that are compiled once more with planted bugs.
+function(kvc_test_program name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK;DEFINITIONS")
+  add_executable(${name} ${arg_SOURCES})
+  kvc_target_defaults(${name})
+  target_compile_definitions(${name} PRIVATE ${arg_DEFINITIONS})
+  target_link_libraries(${name} PRIVATE
+    ${arg_LINK} kvc::kvc kvc_private_headers OpenSSL::Crypto)
+endfunction()

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "tests/sim/exhaustive.h"
 #include "tests/sim/sim_fixture.h"
 
 namespace kvc::sim {
@@ -94,20 +95,9 @@ class CommitRun {
 
 Tried try_all(const SmallWorld& small) {
   Tried tried;
-  CountingChoice choice;
-  do {
-    CommitRun run(choice, small);
-    const std::string wrong = run.run();
-    ++tried.runs;
+  tried.runs = try_every_choice<CommitRun>(small, [&tried](const CommitRun& run) {
     tried.with_fault_and_commit += run.had_fault_and_commit() ? 1 : 0;
-    if (!wrong.empty()) {
-      std::string path;
-      for (const std::uint32_t value : choice.values()) path += std::to_string(value) + " ";
-      ADD_FAILURE() << wrong << "\nchoices: " << path;
-      return tried;
-    }
-  } while (choice.next());
-  ::testing::Test::RecordProperty("runs", std::to_string(tried.runs));
+  });
   return tried;
 }
 

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "tests/sim/exhaustive.h"
 #include "tests/sim/sim_fixture.h"
 
 namespace kvc::sim {
@@ -139,21 +140,10 @@ struct Tried {
 
 Tried try_all(const SmallPromise& small) {
   Tried tried;
-  CountingChoice choice;
-  do {
-    StageRun run(choice, small);
-    const std::string wrong = run.run();
-    ++tried.runs;
+  tried.runs = try_every_choice<StageRun>(small, [&](const StageRun& run) {
     tried.full += run.promise() == small.blocks ? 1 : 0;
     tried.cut += run.promise() < small.blocks ? 1 : 0;
-    if (!wrong.empty()) {
-      std::string path;
-      for (const std::uint32_t value : choice.values()) path += std::to_string(value) + " ";
-      ADD_FAILURE() << wrong << "\nchoices: " << path;
-      return tried;
-    }
-  } while (choice.next());
-  ::testing::Test::RecordProperty("runs", std::to_string(tried.runs));
+  });
   return tried;
 }
 
