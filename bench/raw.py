@@ -35,7 +35,7 @@ class Raw(Protocol):
 
 
 class CopyRaw:
-    """One copy of the bytes: what no store in memory can undercut."""
+    """One copy of each object: what no store in memory can undercut."""
 
     load_name = save_name = "memcpy"
 
@@ -43,16 +43,21 @@ class CopyRaw:
         self._source = _random_bytes(object_bytes * objects, seed)
         self._stored = np.zeros_like(self._source)
         self._target = np.zeros_like(self._source)
+        self._shape = (objects, object_bytes)
 
     def put(self, keys: Sequence[str]) -> None:
         """Copy the source; the number of keys is fixed by the constructor."""
         del keys
-        np.copyto(self._stored, self._source)
+        self._copy(self._source, self._stored)
 
     def get(self, keys: Sequence[str]) -> None:
         """Copy it back."""
         del keys
-        np.copyto(self._target, self._stored)
+        self._copy(self._stored, self._target)
+
+    def poison(self) -> None:
+        """Overwrite what get() fills."""
+        self._target[:] = 0xA5
 
     def verify(self) -> None:
         """Raise unless the copies are equal."""
@@ -64,6 +69,11 @@ class CopyRaw:
 
     def close(self) -> None:
         """Nothing to release."""
+
+    def _copy(self, source: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> None:
+        # Object by object: the pages of a request do not lie side by side.
+        for out, part in zip(target.reshape(self._shape), source.reshape(self._shape), strict=True):
+            np.copyto(out, part)
 
 
 class FileRaw:

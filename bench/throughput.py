@@ -49,22 +49,27 @@ def memory(sizes: Sizes) -> dict[str, Entry]:
 
 def tier(sizes: Sizes) -> dict[str, Entry]:
     """Loads from host memory, over one copy."""
-    geometry = Geometry.of_objects(sizes.object_bytes, sizes.memory_blocks)
+    geometry = Geometry.of_objects(sizes.object_bytes, sizes.blocks)
     raw = CopyRaw(geometry.object_bytes, geometry.blocks, SEED)
     with environment({"MC_BACKEND": "memory"}), open_path(geometry) as path:
         path.save("tier")
+
+        raw.put([])
 
         def ours(_pair: int) -> Callable[[], None]:
             path.poison_target()
             return path.load_step("tier")
 
+        def baseline(_pair: int) -> Callable[[], None]:
+            raw.poison()
+            return lambda: raw.get([])
+
         def after(_pair: int) -> None:
             path.end()
             path.verify_target()
+            raw.verify()
 
-        pairs = measure_pairs(
-            2 * sizes.pairs + 1, sizes.warm_up, ours, lambda _: lambda: raw.get([]), after
-        )
+        pairs = measure_pairs(2 * sizes.pairs + 1, sizes.warm_up, ours, baseline, after)
         stats = path.worker_stats()
         if stats["tier_hits"] != stats["blocks_loaded"]:
             raise RuntimeError(f"{stats['tier_hits']} of {stats['blocks_loaded']} from memory")

@@ -354,5 +354,18 @@ TEST(BlockChain, RandomTuplesAreEqualExactlyWhenTheirFieldsAre) {
   EXPECT_GT(seen.size(), 1000u);
 }
 
+TEST(CommonPrefix, EndsAtTheFirstTokenThatDiffersWhereverItIs) {
+  const std::vector<Token> tokens = tokens_of(5000);
+  EXPECT_EQ(common_prefix(tokens, tokens), tokens.size());
+  EXPECT_EQ(common_prefix(tokens, {}), 0u);
+  for (const std::size_t at : {0u, 1u, 1023u, 1024u, 1025u, 2047u, 2048u, 4095u, 4096u, 4999u}) {
+    std::vector<Token> other = tokens;
+    ++other[at];
+    EXPECT_EQ(common_prefix(tokens, other), at);
+    EXPECT_EQ(common_prefix(tokens, std::span(tokens).first(at)), at);
+    EXPECT_EQ(common_prefix(std::span(tokens).first(at), tokens), at);
+  }
+}
+
 }  // namespace
 }  // namespace kvc
