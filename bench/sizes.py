@@ -76,6 +76,9 @@ def environment(values: dict[str, str]) -> Iterator[None]:
     pinned = {
         "MC_MODEL_REVISION": "bench",
         "MC_TCP_ENABLE_CONNECTION_POOL": "1",
+        # A slow machine must not cost hits.
+        "MC_STAGE_DEADLINE_MS": "60000",
+        "MC_LOAD_DEADLINE_MS": "60000",
         **values,
     }
     before = dict(os.environ)

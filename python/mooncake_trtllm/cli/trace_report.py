@@ -20,7 +20,12 @@ __all__ = ["LLAMA", "LLAMA_LAYERS", "LLAMA_TOKEN_BYTES", "TraceReport", "hits_di
 
 LLAMA = "llama_3_1_8b_bf16"
 LLAMA_LAYERS = 32
-_UNAVAILABLE = ("loads_unavailable", "store_calls_abandoned", "store_calls_refused")
+_UNAVAILABLE = (
+    "loads_unavailable",
+    "stage_short_unavailable",
+    "store_calls_abandoned",
+    "store_calls_refused",
+)
 """Of a worker: calls that the store did not answer, or that were not made because it was down."""
 LLAMA_TOKEN_BYTES = 128 << 10
 """Llama-3.1-8B in bfloat16: 32 layers, K and V, 8 heads of 128."""
@@ -139,7 +144,8 @@ class TraceReport:
         """The exit code of the run and what is wrong with it.
 
         `exact`: nothing but the connector can cost a hit. `reach` connects to the store once more
-        where requests failed: one that is gone is the reason, and no fault of the connector.
+        where blocks could not be loaded: a store that is gone is the reason, and no fault of the
+        connector.
         """
         if self.failure is None:
             self.failure = self._store_failure(reach)
@@ -151,7 +157,9 @@ class TraceReport:
     def _store_failure(self, reach: Callable[[], None] | None) -> str | None:
         failed = self._lookups_failed + sum(self.total(name) for name in _UNAVAILABLE)
         reason = ""
-        if reach is not None and (failed or self.errors):
+        # Staged, blocks that were looked up and then not there cost hits alone.
+        lost = self.errors or self.total("stage_short_missing")
+        if reach is not None and (failed or lost):
             try:
                 reach()
             except KvConnectorStoreError as error:
@@ -161,7 +169,8 @@ class TraceReport:
         return (
             f"the store could not be reached during the run: {self._lookups_failed} blocks were "
             f"looked up, {self.total('loads_unavailable')} loaded and "
-            f"{self.total('saves_failed')} saved in vain{reason}"
+            f"{self.total('saves_failed')} saved in vain, and "
+            f"{self.total('stage_short_unavailable')} prefixes fetched in vain{reason}"
         )
 
     def _faults(self, *, exact: bool) -> list[str]:
