@@ -117,18 +117,28 @@ class Rendezvous:
             return min((w.load_budget() for w in own if w.load_budget is not None), default=None)
 
     def stage_worker_for(self, scheduler: SchedulerEntry, keyspace: bytes) -> Any:
-        """Return the core's worker of rank 0, if the scheduler's promises are to be staged."""
+        """Return the core's worker of rank 0, if the scheduler's promises are to be staged.
+
+        None, too, while it is open which of several workers that is.
+        """
         with self._lock:
             own = [w for w in self._own(scheduler) if w.keyspace == keyspace]
-            if len(own) > 1:  # made from one object: the n-th worker is the n-th scheduler's
-                peers = [s for s in tuple(self._schedulers) if s.llm_args is scheduler.llm_args]
-                place = peers.index(scheduler) if scheduler in peers else len(own)
-                own = own[place : place + 1]
-            return own[0].stage_worker if own else None
+            return own[0].stage_worker if len(own) == 1 else None
 
     def _own(self, scheduler: SchedulerEntry) -> list[WorkerEntry]:
+        """Return the scheduler's own worker, or all that may be it while that is open."""
         twins = [w for w in tuple(self._workers) if w.identity == scheduler.identity]
-        return [w for w in twins if w.llm_args is scheduler.llm_args] or twins
+        own = [w for w in twins if w.llm_args is scheduler.llm_args]
+        # Several instances were made from one object: the n-th scheduler belongs to the n-th
+        # worker, if there are as many of one as of the other.
+        peers = [
+            s
+            for s in tuple(self._schedulers)
+            if s.llm_args is scheduler.llm_args and s.identity == scheduler.identity
+        ]
+        if len(own) > 1 and len(peers) == len(own) and scheduler in peers:
+            return [own[peers.index(scheduler)]]
+        return own or twins
 
     def layers_of(self, keyspace: bytes) -> int:
         """Return how many layers the workers of a keyspace, which covers that, store apart."""
@@ -143,23 +153,7 @@ class Rendezvous:
     def keyspace_for(self, scheduler: SchedulerEntry) -> bytes | None:
         """Return the keyspace of the scheduler's own workers, None while that is not known."""
         with self._lock:
-            twins = [w for w in tuple(self._workers) if w.identity == scheduler.identity]
-            own = [w for w in twins if w.llm_args is scheduler.llm_args]
-            if not own:
-                return _agreed(twins)
-            agreed = _agreed(own)
-            if agreed is not None or len(own) == 1:
-                return agreed
-            # Several instances were made from one object and have different pools: the n-th
-            # scheduler belongs to the n-th worker, if there are as many of one as of the other.
-            peers = [
-                s
-                for s in tuple(self._schedulers)
-                if s.llm_args is scheduler.llm_args and s.identity == scheduler.identity
-            ]
-            if len(peers) == len(own) and scheduler in peers:
-                return own[peers.index(scheduler)].keyspace
-            return None
+            return _agreed(self._own(scheduler))
 
 
 def _agreed(workers: list[WorkerEntry]) -> bytes | None:

@@ -71,6 +71,25 @@ def test_instances_made_from_one_object_pair_up_in_order() -> None:
     assert table.keyspace_for(schedulers[1]) is None  # no longer certain
 
 
+def test_orders_go_to_the_own_worker_or_to_none() -> None:
+    table = Rendezvous()
+    args = Args()
+    schedulers, workers = [], []
+    for name in ("first", "second"):
+        schedulers.append(table.add_scheduler(args, "same"))
+        workers.append(table.add_worker(args, "same"))
+        table.publish(workers[-1], A, lambda: 1, stage_worker=name)
+    assert [table.stage_worker_for(s, A) for s in schedulers] == ["first", "second"]
+    assert table.stage_worker_for(schedulers[0], B) is None
+    table.remove(schedulers[0])
+    assert table.keyspace_for(schedulers[1]) == A
+    assert table.stage_worker_for(schedulers[1], A) is None  # no longer certain
+    table.remove(workers[0])
+    assert table.stage_worker_for(schedulers[1], A) == "second"
+    copy = table.add_scheduler(Args(), "same")
+    assert table.stage_worker_for(copy, A) == "second"
+
+
 def test_a_changed_setting_makes_another_instance() -> None:
     table = Rendezvous()
     args = Args()
