@@ -43,8 +43,8 @@ endfunction()
 
 # kvc_test_program(<name> SOURCES <file>... [LINK <target>...] [DEFINITIONS <definition>...])
 #
-# An executable that sees the private headers: for what is no kvc_test() of its own, such as tests or
-# simulations together with product files that are compiled once more with planted bugs.
+# An executable that sees the private headers, for what is no kvc_test(): simulations, and tests
+# together with product files that are compiled once more with planted bugs.
 function(kvc_test_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK;DEFINITIONS")
   add_executable(${name} ${arg_SOURCES})
