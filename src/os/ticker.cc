@@ -28,10 +28,9 @@ void Ticker::run(Duration interval, const std::function<void()>& tick) {
 }
 
 bool Ticker::wait(Duration interval) {
-  const std::shared_ptr<const Clock> clock = system_clock();
-  const Instant until = clock->now() + interval;
+  const Instant until = clock_->now() + interval;
   const MutexLock lock(mutex_);
-  while (!ending_ && clock->now() < until) changed_.wait_until(mutex_, until);
+  while (!ending_ && clock_->now() < until) changed_.wait_until(mutex_, until);
   return !ending_;
 }
 

@@ -28,6 +28,7 @@ class Ticker {
   /// False once it is time to end.
   bool wait(Duration interval) KVC_EXCLUDES(mutex_);
 
+  const std::shared_ptr<const Clock> clock_ = system_clock();
   Mutex mutex_;
   CondVar changed_;
   bool ending_ KVC_GUARDED_BY(mutex_) = false;
