@@ -54,6 +54,18 @@ def begin(engine: Engine) -> tuple[Request, int, list[int]]:
     return one, matched, pages
 
 
+def begin_held_up(engine: Engine, gate: Gate) -> tuple[Request, int, list[int]]:
+    """As begin(), and the first get of the load waits at the gate."""
+    one = request()
+    matched, pages = engine.start(one)
+    meta = engine.plan(one, matched, pages)
+    gate.close_gate()
+    engine.worker.bind_connector_meta(meta)
+    engine.worker.start_load_kv(None)
+    gate.wait_for_waiting(1)
+    return one, matched, pages
+
+
 def test_objects_and_counters(make_engine: MakeEngine) -> None:
     engine = make_engine()
     assert engine.serve(request()) == 0
@@ -95,13 +107,14 @@ def test_a_missing_layer_raises_at_its_wait(make_engine: MakeEngine) -> None:
     assert engine.serve(request()) == FULL
 
 
-def test_a_pass_that_did_not_wait_raises_at_its_end(make_engine: MakeEngine) -> None:
+def test_a_pass_that_did_not_wait_raises_at_its_end(make_engine: MakeEngine, gate: Gate) -> None:
     engine = make_engine()
     engine.serve(request())
     engine.serve(request())
-    one, _, pages = begin(engine)
+    one, _, pages = begin_held_up(engine, gate)
     with pytest.raises(KvConnectorLoadError, match="did not wait for layer 0"):
         engine.worker.wait_for_save(None)
+    gate.open_gate()
     engine.scheduler.request_finished(one.bound(), pages)
     # Without trust everything is there before the pass.
     one, matched, pages = begin(engine)
@@ -115,13 +128,7 @@ def test_the_turn_of_a_pass_that_broke_off_ends_its_loads(
     engine = make_engine()
     engine.serve(request())
     engine.serve(request())
-    one = request()
-    matched, pages = engine.start(one)
-    meta = engine.plan(one, matched, pages)
-    gate.close_gate()
-    engine.worker.bind_connector_meta(meta)
-    engine.worker.start_load_kv(None)
-    gate.wait_for_waiting(1)
+    one, _, pages = begin_held_up(engine, gate)
     # The forward pass fails for reasons of its own; then its requests and their pages go.
     assert engine.worker.get_finished([], []) == ([], [])
     gate.open_gate()
@@ -134,12 +141,12 @@ def test_the_turn_of_a_pass_that_broke_off_ends_its_loads(
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_worker_that_is_closed_under_a_pass_fails_it(
-    make_engine: MakeEngine, *, waits: bool
+    make_engine: MakeEngine, gate: Gate, *, waits: bool
 ) -> None:
     engine = make_engine()
     engine.serve(request())
     engine.serve(request())
-    one, _, _ = begin(engine)
+    one, _, _ = begin_held_up(engine, gate)
     engine.worker.close()
     if waits:
         with pytest.raises(KvConnectorLoadError, match="closed") as caught:
