@@ -1,7 +1,7 @@
 # One entry for people and for CI. Every target does its own set-up. Day to day: docs/hacking.md.
 .DEFAULT_GOAL := help
-.PHONY: help setup package demo showcase test test-fast bench crash-test simulate planted lint \
-	docs format asan tsan clean
+.PHONY: help setup package demo showcase test test-fast bench crash-test fault-test soak-test \
+	simulate planted lint docs format asan tsan clean
 VENV := .venv/bin
 
 help:
@@ -12,6 +12,8 @@ help:
 	@echo 'make test-fast  hermetic tests, under two minutes after the build (idle machine)'
 	@echo 'make bench      ratios against raw baselines, into build/bench/results.json'
 	@echo 'make crash-test 500 writers of a file store are killed; what they leave is checked'
+	@echo 'make fault-test REQUESTS=N SEED=S  a store is killed and stopped under four ranks'
+	@echo 'make soak-test REQUESTS=N SEED=S  requests of every kind; nothing is left of them'
 	@echo 'make simulate SEEDS=N  schedules of simulated worlds with faults (default 50000)'
 	@echo 'make planted    bugs planted in the product, each of which the simulation must catch'
 	@echo 'make lint       ruff, mypy, codespell, clang-format, headers alone, site, clang-tidy'
@@ -46,6 +48,16 @@ bench: setup
 
 crash-test: setup
 	@$(VENV)/python tests/python/support/crash.py --kills 500
+
+SEED ?= $(shell date +%s)
+
+fault-test: REQUESTS ?= 2000
+fault-test: setup
+	@$(VENV)/python tests/python/support/fault_run.py --requests $(REQUESTS) --seed $(SEED)
+
+soak-test: REQUESTS ?= 20000
+soak-test: setup
+	@$(VENV)/python tests/python/support/soak.py --requests $(REQUESTS) --seed $(SEED)
 
 SEEDS ?= 50000
 # Another part of the seeds with each commit; FIRST=1 for the same ones again.

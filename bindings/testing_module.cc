@@ -18,6 +18,7 @@
 #include "bindings/store_object.h"
 #include "kvc/clock.h"
 #include "store/file/file_store.h"
+#include "store/wrap/fault_store.h"
 #include "testing/gated_store.h"
 #include "testing/passing_store.h"
 
@@ -54,6 +55,34 @@ kvc::StoreOp to_op(std::string_view text) {
   throw nb::value_error("no such operation");
 }
 
+struct FaultyStoreObject : StoreObject {
+  explicit FaultyStoreObject(std::shared_ptr<kvc::FaultStore> store)
+      : StoreObject(store), faulty(std::move(store)) {}
+
+  std::shared_ptr<kvc::FaultStore> faulty;
+};
+
+FaultyStoreObject faulty_store(const StoreObject& inner, std::uint64_t seed, std::string_view op,
+                               std::string_view reaction, std::uint32_t chance) {
+  kvc::FaultStoreOptions options;
+  options.seed = seed;
+  options.rules = {{.kind = kvc::FaultKind::kError,
+                    .op = to_op(op),
+                    .chance = chance,
+                    .reaction = to_reaction(reaction)}};
+  return FaultyStoreObject(kvc::make_fault_store(inner.shared(), std::move(options)));
+}
+
+void bind_faulty_store(nb::module_& m) {
+  nb::class_<FaultyStoreObject, StoreObject>(m, "FaultyStore")
+      .def(nb::new_(&faulty_store), "inner"_a, nb::kw_only(), "seed"_a, "op"_a, "reaction"_a,
+           "chance"_a,
+           "Of a million items of an operation so many are answered with a reaction instead.")
+      .def(
+          "fired", [](const FaultyStoreObject& store) { return store.faulty->fired().front(); },
+          "How many were.");
+}
+
 bool wait_for_waiting(const GatedStoreObject& store, std::size_t count) {
   const GilRelease release;
   return store.gated->wait_for_waiting(count);
@@ -73,6 +102,10 @@ void bind_gated_store(nb::module_& m) {
           },
           nb::kw_only(), "before_reply"_a = false, "Calls wait from now on.")
       .def("open_gate", [](GatedStoreObject& store) { store.gated->open_gate(); })
+      .def(
+          "let_pass",
+          [](GatedStoreObject& store, std::size_t count) { store.gated->let_pass(count); },
+          "count"_a, "Lets so many calls go that wait, or come next.")
       .def("wait_for_waiting", &wait_for_waiting, "count"_a)
       .def("waiting", [](const GatedStoreObject& store) { return store.gated->waiting(); })
       .def(
@@ -171,6 +204,7 @@ StoreObject stepped_file_store(std::string path, std::uint64_t max_bytes, bool u
 NB_MODULE(_testing, m) {
   m.doc() = "Stores that a test holds up, slows down or lets fail.";
   nb::module_::import_("mooncake_trtllm._native");
+  bind_faulty_store(m);
   bind_gated_store(m);
   m.def("slow_store", &slow_store, "inner"_a, nb::kw_only(), "put_s"_a = 0.0, "get_s"_a = 0.0,
         "Each batched call takes so much longer.");

@@ -175,32 +175,24 @@ SIZES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.usefixtures("leased")
 @pytest.mark.parametrize("name", SIZES)
 def test_b11_a_value_of_another_length_is_counted_and_not_copied(
-    name: str, make_engine: MakeEngine
+    name: str, promise: str, make_engine: MakeEngine
 ) -> None:
-    engine = make_engine()
-    engine.serve(request())
-    key = key_of_block(engine, TOKENS, 3)
-    write(engine, key, SIZES[name](read(engine, key)))
-    victim = request()
-    matched, pages = engine.start(victim)
-    assert matched == FULL
-    engine.worker.bind_connector_meta(engine.plan(victim, matched, pages))
-    with pytest.raises(KvConnectorLoadError) as caught:
-        engine.worker.start_load_kv(None)
-    assert caught.value.keys == [key]
-    assert engine.worker.stats()["rejected_size"] == 1
-    assert (engine.pools[0].bytes[pages[3]] == POISON).all()
-    engine.verify(victim, pages[:3])
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_b11_a_value_of_another_length_is_not_promised(name: str, make_engine: MakeEngine) -> None:
     make_engine().serve(request())
     engine = make_engine()
     key = key_of_block(engine, TOKENS, 3)
     write(engine, key, SIZES[name](read(engine, key)))
-    assert engine.serve(request()) == 3
+    victim = request()
+    matched, pages = engine.start(victim)
+    assert matched == (3 if promise == "staged" else FULL)
+    engine.worker.bind_connector_meta(engine.plan(victim, matched, pages))
+    if promise == "staged":
+        engine.worker.start_load_kv(None)
+    else:
+        with pytest.raises(KvConnectorLoadError) as caught:
+            engine.worker.start_load_kv(None)
+        assert caught.value.keys == [key]
     assert engine.worker.stats()["rejected_size"] == 1
+    assert (engine.pools[0].bytes[pages[3]] == POISON).all()
+    engine.verify(victim, pages[:3])

@@ -57,32 +57,24 @@ def test_b17_no_digest_is_cut_on_its_way(make_engine: MakeEngine) -> None:
     assert names == {(plan.keyspace.hex(), block.hex()) for block in planned}
 
 
-@pytest.mark.usefixtures("leased")
 def test_b17_a_collision_is_caught_by_what_the_block_says_of_itself(
-    make_engine: MakeEngine,
+    promise: str, make_engine: MakeEngine
 ) -> None:
     """Sound bytes of another prompt under a key, as if both prompts had it."""
-    engine = make_engine()
-    for tokens in (TOKENS, OTHER):
-        engine.serve(Request(next(_ids), tokens))
-    key, other = key_of_block(engine, TOKENS, 2), key_of_block(engine, OTHER, 2)
-    write(engine, key, read(engine, other))
-    victim = Request(next(_ids), TOKENS)
-    matched, pages = engine.start(victim)
-    assert matched == len(TOKENS) // 8
-    engine.worker.bind_connector_meta(engine.plan(victim, matched, pages))
-    with pytest.raises(KvConnectorLoadError) as caught:
-        engine.worker.start_load_kv(None)
-    assert caught.value.keys == [key]
-    assert (engine.pools[0].bytes[pages[2]] == POISON).all()
-    assert engine.worker.stats()["rejected_layout"] + engine.worker.stats()["rejected_header"] == 1
-
-
-def test_b17_a_collision_is_not_promised(make_engine: MakeEngine) -> None:
     writer, engine = make_engine(), make_engine()
     for tokens in (TOKENS, OTHER):
         writer.serve(Request(next(_ids), tokens))
     key, other = key_of_block(engine, TOKENS, 2), key_of_block(engine, OTHER, 2)
     write(engine, key, read(engine, other))
-    assert engine.serve(Request(next(_ids), TOKENS)) == 2
+    victim = Request(next(_ids), TOKENS)
+    matched, pages = engine.start(victim)
+    assert matched == (2 if promise == "staged" else len(TOKENS) // 8)
+    engine.worker.bind_connector_meta(engine.plan(victim, matched, pages))
+    if promise == "staged":
+        engine.worker.start_load_kv(None)
+    else:
+        with pytest.raises(KvConnectorLoadError) as caught:
+            engine.worker.start_load_kv(None)
+        assert caught.value.keys == [key]
+    assert (engine.pools[0].bytes[pages[2]] == POISON).all()
     assert engine.worker.stats()["rejected_layout"] + engine.worker.stats()["rejected_header"] == 1

@@ -28,35 +28,33 @@ def forget_everything(engine: Engine) -> None:
     assert memory.keys() == []
 
 
-@pytest.mark.usefixtures("leased")
-def test_b71_a_store_that_forgot_everything_is_filled_again(make_engine: MakeEngine) -> None:
-    """Whoever has not just seen the blocks there stores them again; nobody promises them before."""
+def test_b71_a_store_that_forgot_everything_is_filled_again(
+    promise: str, make_engine: MakeEngine
+) -> None:
+    """Whoever has not just seen the blocks there stores them again; nobody promises them before,
+    but for who has them in memory."""
     engine = make_engine()
     engine.serve(request())
     assert engine.serve(request()) == FULL
     forget_everything(engine)
-    assert engine.serve(request()) == 0
+    assert engine.serve(request()) == (FULL if promise == "staged" else 0)
     assert make_engine().serve(request()) == 0
     assert engine.serve(request()) == FULL
 
 
-def test_b71_what_is_in_memory_outlives_a_store_that_forgot(make_engine: MakeEngine) -> None:
+def test_b71_a_store_that_forgets_a_promise(promise: str, make_engine: MakeEngine) -> None:
+    make_engine().serve(request())
     engine = make_engine()
-    engine.serve(request())
-    forget_everything(engine)
-    assert engine.serve(request()) == FULL
-    assert make_engine().serve(request()) == 0  # stores them again
-    assert make_engine().serve(request()) == FULL
-
-
-@pytest.mark.usefixtures("leased")
-def test_b71_a_store_that_forgets_a_promise_fails_it(make_engine: MakeEngine) -> None:
-    engine = make_engine()
-    engine.serve(request())
     one = request()
     matched, pages = engine.start(one)
+    assert matched == FULL
     engine.worker.bind_connector_meta(engine.plan(one, matched, pages))
     forget_everything(engine)
+    if promise == "staged":
+        engine.worker.start_load_kv(None)
+        engine.verify(one, pages[:matched])
+        engine.scheduler.request_finished(one.bound(), pages)
+        return
     with pytest.raises(KvConnectorLoadError) as caught:
         engine.worker.start_load_kv(None)
     assert caught.value.request_ids == [one.request_id]

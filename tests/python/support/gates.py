@@ -1,13 +1,14 @@
-"""A gate in front of the memory store: tests hold calls up there, or answer instead of it."""
+"""In front of the memory store: a gate at which tests hold calls up, or seeded faults."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import pytest
 
-__all__ = ["Gate", "gate_stores"]
+__all__ = ["FaultyStore", "Gate", "fault_stores", "gate_stores"]
 
 
 class Gate(Protocol):
@@ -18,6 +19,15 @@ class Gate(Protocol):
 
     def open_gate(self) -> None:
         """All calls pass."""
+
+    def let_pass(self, count: int) -> None:
+        """So many of the calls that wait, or come next, pass."""
+
+    def waiting(self) -> int:
+        """Calls at the gate."""
+
+    def count(self, op: str) -> int:
+        """Calls so far of exists, put, get or remove."""
 
     def wait_for_waiting(self, count: int) -> bool:
         """Wait until so many calls stand at the gate."""
@@ -32,17 +42,54 @@ class Gate(Protocol):
         """Ask the store itself."""
 
 
+class FaultyStore(Protocol):
+    """The store of mooncake_trtllm._testing that answers some items otherwise, by seed."""
+
+    def fired(self) -> int:
+        """How many."""
+
+
 def gate_stores(patch: pytest.MonkeyPatch) -> list[Gate]:
     """Put a gate in front of every memory store that is opened from now on; they are listed."""
-    from mooncake_trtllm import _stores
-
-    testing: Any = importlib.import_module("mooncake_trtllm._testing")
     gates: list[Gate] = []
-    inner = _stores.StoreRegistry._memory_store
 
-    def gated(self: Any, key: Any, capacity: int) -> Any:
-        gates.append(testing.GatedStore(inner(self, key, capacity)))
+    def gated(store: Any) -> Any:
+        gates.append(_testing().GatedStore(store))
         return gates[-1]
 
-    patch.setattr(_stores.StoreRegistry, "_memory_store", gated)
+    _wrap_stores(patch, gated)
     return gates
+
+
+def fault_stores(
+    patch: pytest.MonkeyPatch, *, op: str, reaction: str, chance: int, seed: int = 1
+) -> list[FaultyStore]:
+    """Let items of every memory store that is opened from now on fail; the stores are listed.
+
+    `chance` in a million of the items of `op` are answered with `reaction`.
+    """
+    stores: list[FaultyStore] = []
+
+    def faulty(store: Any) -> Any:
+        stores.append(
+            _testing().FaultyStore(store, seed=seed, op=op, reaction=reaction, chance=chance)
+        )
+        return stores[-1]
+
+    _wrap_stores(patch, faulty)
+    return stores
+
+
+def _testing() -> Any:
+    return importlib.import_module("mooncake_trtllm._testing")
+
+
+def _wrap_stores(patch: pytest.MonkeyPatch, wrap: Callable[[Any], Any]) -> None:
+    from mooncake_trtllm import _stores
+
+    inner = _stores.StoreRegistry._memory_store
+
+    def wrapped(self: Any, key: Any, capacity: int) -> Any:
+        return wrap(inner(self, key, capacity))
+
+    patch.setattr(_stores.StoreRegistry, "_memory_store", wrapped)
