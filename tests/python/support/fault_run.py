@@ -163,15 +163,15 @@ class Run:
         while self._unsettled() and not self.outcome.broken:
             self._turn()
 
-    def settle(self) -> None:
+    def settle(self, *, until_all_hit: bool) -> None:
         """All is well, and nothing may be left."""
         outcome, instance = self.outcome, self._instance
         outcome.count(instance.run(), under_fault=False)
         instance.drain(SETTLE_S)
         give_up = time.monotonic() + RECOVERY_S
-        while (short := self._serve_all()) and time.monotonic() < give_up:
+        while (short := self._serve_all()) and until_all_hit and time.monotonic() < give_up:
             pass
-        outcome.broken += short
+        outcome.broken += short if until_all_hit else []
         give_up = time.monotonic() + SETTLE_S
         while (left := leftovers(instance.stats())) and time.monotonic() < give_up:
             instance.serve(Prompt([2, 3]))
@@ -265,7 +265,15 @@ def leftovers(stats: list[dict[str, Any]]) -> list[str]:
     return [*found, *([f"promises_held={held} at the end"] if held else [])]
 
 
-def run(path: Path, *, requests: int, seed: int, tp: int = 4, promise: str = "staged") -> Outcome:
+def run(
+    path: Path,
+    *,
+    requests: int,
+    seed: int,
+    tp: int = 4,
+    promise: str = "staged",
+    until_all_hit: bool = True,
+) -> Outcome:
     """Serves so many requests of a new store; `path` is a folder for the model."""
     began = time.monotonic()
     model = ModelFolder.create(path / "model", GEOMETRY)
@@ -295,7 +303,7 @@ def run(path: Path, *, requests: int, seed: int, tp: int = 4, promise: str = "st
                     one = Run(instance, faults, seed)
                     one.play(requests)
                     if not one.outcome.broken:
-                        one.settle()
+                        one.settle(until_all_hit=until_all_hit)
                     one.look()
             except SimulationError as error:
                 one = one or Run(instance, faults, seed)
