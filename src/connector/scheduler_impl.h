@@ -52,6 +52,11 @@ struct Scheduler::Impl {
         replication(options.replication, store->capabilities().max_replicas),
         decisions(options.explained_requests) {}
 
+  struct LookupTime {
+    Deadline fetches;    ///< For what has to be asked of the store.
+    Deadline residents;  ///< For orders of what rank 0 has in memory; later than `fetches`.
+  };
+
   Result<Offer> query(RequestId id, const RequestContent& content, std::size_t computed_tokens);
   /// The names of a prompt. What was hashed for an earlier one is compared and not hashed again.
   Result<BlockChain> name(RequestId id, const RequestContent& content) KVC_EXCLUDES(mutex);
@@ -71,7 +76,7 @@ struct Scheduler::Impl {
                           const TrackedRequest::Identity& identity, Decision* decision)
       KVC_EXCLUDES(mutex);
   /// What is left of the step's time for lookups.
-  Deadline lookup_deadline(Instant now) KVC_EXCLUDES(mutex);
+  LookupTime lookup_time(Instant now) KVC_EXCLUDES(mutex);
   /// The blocks that the step's loads have room for.
   std::size_t load_room() KVC_EXCLUDES(mutex);
   void track(RequestId id, TrackedRequest request, Decision* decision) KVC_EXCLUDES(mutex);

@@ -20,6 +20,11 @@ constexpr int kLeaseShare = 4;
 /// if no plan was asked for in between.
 constexpr Duration kStepPause = std::chrono::milliseconds(100);
 
+/// Of a step's time for lookups, for what rank 0 has in memory alone: when a store that hangs has
+/// used up the rest, it is still asked of the other ranks, which takes them a message each.
+constexpr Duration kResidentTime = std::chrono::milliseconds(50);
+constexpr int kResidentShare = 8;  // At most that part of a short time.
+
 /// The counter of each reason to miss; null where nothing can be missed for it.
 constexpr auto kMissCounters = [] {
   std::array<std::uint64_t SchedulerStats::*, kPrefixEnds> counters{};
@@ -132,12 +137,14 @@ Promise Scheduler::Impl::look_up(const BlockChain& chain, const TrackedRequest::
   if (decision->wanted == 0) return {};
   const std::span<const BlockHash> blocks = chain.blocks().subspan(first, decision->wanted);
   const Instant asked_at = clock->now();
-  const Deadline deadline = lookup_deadline(asked_at);
-  probe(blocks, deadline, decision);
+  const LookupTime time = lookup_time(asked_at);
+  probe(blocks, time.fetches, decision);
   decide(decision, asked_at);
   HoldId hold = 0;
   if (leader != nullptr) {
-    hold = stage(blocks.first(decision->offered), deadline, decision);
+    const bool fetches = decision->offered > decision->resident;
+    hold =
+        stage(blocks.first(decision->offered), fetches ? time.fetches : time.residents, decision);
   } else {
     decision->cut(load_room(), PrefixEnd::kOverBudget);
   }
@@ -145,7 +152,7 @@ Promise Scheduler::Impl::look_up(const BlockChain& chain, const TrackedRequest::
   const MutexLock lock(mutex);
   step_lookup_time += answered_at - asked_at;
   // One without time asks nothing, and must not put off the next step.
-  if (deadline.at > asked_at) last_lookup = answered_at;
+  if (time.fetches.at > asked_at) last_lookup = answered_at;
   return {.blocks = {first, first + decision->offered}, .probed_at = asked_at, .hold = hold};
 }
 
@@ -214,10 +221,14 @@ HoldId Scheduler::Impl::stage(std::span<const BlockHash> blocks, Deadline deadli
   return 0;
 }
 
-Deadline Scheduler::Impl::lookup_deadline(Instant now) {
+Scheduler::Impl::LookupTime Scheduler::Impl::lookup_time(Instant now) {
+  const Duration all = options.lookup_deadline;
+  const Duration kept =
+      leader == nullptr ? Duration::zero() : std::min(kResidentTime, all / kResidentShare);
   const MutexLock lock(mutex);
   if (now - last_lookup >= kStepPause) begin_step();
-  return {now + std::max(options.lookup_deadline - step_lookup_time, Duration::zero())};
+  const auto left = [&](Duration of) { return std::max(of - step_lookup_time, Duration::zero()); };
+  return {.fetches = {now + left(all - kept)}, .residents = {now + left(all)}};
 }
 
 std::size_t Scheduler::Impl::load_room() {

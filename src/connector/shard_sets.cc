@@ -5,8 +5,13 @@
 namespace kvc {
 
 void RecentShards::saw(const BlockHash& block) {
-  const Instant until = clock_->now() + lifetime_;
+  const Instant now = clock_->now();
+  const Instant until = now + lifetime_;
   const MutexLock lock(mutex_);
+  while (!sightings_.empty() && sightings_.front().until <= now) {
+    by_block_.erase(sightings_.front().block);
+    sightings_.pop_front();
+  }
   if (const auto found = by_block_.find(block); found != by_block_.end()) {
     found->second->until = until;
     sightings_.splice(sightings_.end(), sightings_, found->second);

@@ -27,7 +27,8 @@ class RecentShards {
                         Duration lifetime = kLifetime)
       : clock_(std::move(clock)), limit_(limit), lifetime_(lifetime) {}
 
-  /// The shard was seen there just now. Beyond the limit the oldest sighting goes.
+  /// The shard was seen there just now. Sightings whose time is over go, and beyond the limit the
+  /// oldest one.
   void saw(const BlockHash& block);
   bool contains(const BlockHash& block) const;
   void forget(const BlockHash& block);

@@ -43,6 +43,18 @@ TEST(RecentShards, OldestSightingGoesAtTheLimit) {
   EXPECT_EQ(recent.size(), 3u);
 }
 
+TEST(RecentShards, SightingsWhoseTimeIsOverTakeNoRoom) {
+  const auto clock = std::make_shared<testlib::SimClock>();
+  RecentShards recent(clock, 1000, Duration(10));
+  for (std::uint64_t number = 1; number <= 500; ++number) {
+    recent.saw(make_hash(number));
+    clock->advance(Duration(1));
+    EXPECT_LE(recent.size(), 10u);
+  }
+  EXPECT_FALSE(recent.contains(make_hash(490)));
+  EXPECT_TRUE(recent.contains(make_hash(492)));
+}
+
 TEST(RecentShards, ForgetsOneOrAll) {
   RecentShards recent(std::make_shared<testlib::SimClock>());
   recent.saw(make_hash(1));

@@ -253,4 +253,39 @@ inline std::string kind_name(const ::testing::TestParamInfo<bool>& kind) {
   return kind.param ? "Atomic" : "Piecemeal";
 }
 
+/// Answers gets as a store does whose leases lapsed while it transferred: late, with other bytes in
+/// the buffers, and a code that says so, or (worse) one that does not.
+class LapsingStore final : public testlib::PassingStore {
+ public:
+  LapsingStore(std::shared_ptr<Store> inner, bool says_so)
+      : testlib::PassingStore(std::move(inner)), says_so_(says_so) {}
+  std::vector<GetResult> get(std::vector<GetItem> items, CallContext context) override {
+    std::vector<GetResult> results = inner_->get(items, std::move(context));
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      Random(i).fill(std::span(items[i].data, items[i].capacity));
+      if (says_so_) results[i] = {Reaction::kStale, 0};
+    }
+    return results;
+  }
+
+ private:
+  const bool says_so_;
+};
+
+/// Spoils the answer to a get in a way that tests choose.
+class SpoilingStore final : public testlib::PassingStore {
+ public:
+  using Spoil = std::function<void(std::vector<GetResult>*)>;
+  SpoilingStore(std::shared_ptr<Store> inner, Spoil spoil)
+      : testlib::PassingStore(std::move(inner)), spoil_(std::move(spoil)) {}
+  std::vector<GetResult> get(std::vector<GetItem> items, CallContext context) override {
+    std::vector<GetResult> results = inner_->get(std::move(items), std::move(context));
+    spoil_(&results);
+    return results;
+  }
+
+ private:
+  const Spoil spoil_;
+};
+
 }  // namespace kvc

@@ -523,25 +523,6 @@ TEST(FaultKinds, B25_BlockEvictedBeforeOrDuringTheLoadFailsOnlyItsRequest) {
   }
 }
 
-/// Answers gets as a store does whose leases lapsed while it transferred: late, with other bytes in
-/// the buffers, and a code that says so, or (worse) one that does not.
-class LapsingStore final : public testlib::PassingStore {
- public:
-  LapsingStore(std::shared_ptr<Store> inner, bool says_so)
-      : testlib::PassingStore(std::move(inner)), says_so_(says_so) {}
-  std::vector<GetResult> get(std::vector<GetItem> items, CallContext context) override {
-    std::vector<GetResult> results = inner_->get(items, std::move(context));
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      Random(i).fill(std::span(items[i].data, items[i].capacity));
-      if (says_so_) results[i] = {Reaction::kStale, 0};
-    }
-    return results;
-  }
-
- private:
-  const bool says_so_;
-};
-
 TEST(FaultKinds, B28_LeaseThatLapsesDuringTheTransferIsAMissNotBytes) {
   for (const bool says_so : {true, false}) {
     WorkerWorld world;
@@ -554,22 +535,6 @@ TEST(FaultKinds, B28_LeaseThatLapsesDuringTheTransferIsAMissNotBytes) {
     EXPECT_EQ(world.worker->stats().rejected_header, says_so ? 0u : 5u);
   }
 }
-
-/// Spoils the answer to a get in a way that tests choose.
-class SpoilingStore final : public testlib::PassingStore {
- public:
-  using Spoil = std::function<void(std::vector<GetResult>*)>;
-  SpoilingStore(std::shared_ptr<Store> inner, Spoil spoil)
-      : testlib::PassingStore(std::move(inner)), spoil_(std::move(spoil)) {}
-  std::vector<GetResult> get(std::vector<GetItem> items, CallContext context) override {
-    std::vector<GetResult> results = inner_->get(std::move(items), std::move(context));
-    spoil_(&results);
-    return results;
-  }
-
- private:
-  const Spoil spoil_;
-};
 
 TEST(FaultKinds, B29_WhateverIsNotASuccessIsAFailureOfTheRightBlock) {
   using Results = std::vector<GetResult>;

@@ -3,7 +3,10 @@
 
 #include <functional>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "connector/worker_fixture.h"
@@ -162,6 +165,63 @@ TEST(WorkerStage, StaleBlockIsAskedForOnceMore) {
   world.stage(1, {1});
   EXPECT_EQ(world.store->count(StoreOp::kGet), 2u);
   EXPECT_EQ(world.take_heard(), "1:0 missing");
+}
+
+TEST(FaultKinds, B28_LeaseThatLapsesWhileBlocksAreStagedIsNoPromise) {
+  for (const bool says_so : {true, false}) {
+    StageWorld world;
+    world.on = std::make_shared<LapsingStore>(world.store, says_so);
+    world.start();
+    world.put_all(5);
+    world.stage(1, StageWorld::up_to(5));
+    EXPECT_TRUE(world.take_heard().ends_with(says_so ? "1:0 missing" : "1:0 rejected"));
+    EXPECT_EQ(world.worker->stats().tier_blocks, 0u);
+    EXPECT_EQ(world.worker->resident_prefix(StageWorld::blocks({1})), 0u);
+  }
+}
+
+TEST(FaultKinds, B29_WhateverIsNotASuccessEndsTheOrderAtTheRightBlock) {
+  using Results = std::vector<GetResult>;
+  struct Case {
+    SpoilingStore::Spoil spoil;
+    std::size_t staged;  // Of five, of which the third is the first or only one that is spoiled.
+    std::string_view end;
+  };
+  const auto answer = [](Reaction reaction) {
+    return [reaction](Results* r) { (*r)[2].reaction = reaction; };
+  };
+  const std::vector<Case> cases{
+      {answer(Reaction::kMiss), 2, "missing"},
+      {answer(Reaction::kDown), 2, "unavailable"},
+      {answer(Reaction::kBackOff), 2, "unavailable"},
+      {answer(Reaction::kCallerBug), 2, "rejected"},  // An object that is too large.
+      {[](Results* r) { (*r)[2].bytes = 0; }, 2, "rejected"},
+      {[](Results* r) { (*r)[2].bytes = std::size_t{1} << 40; }, 2, "rejected"},
+      {[](Results* r) { r->pop_back(); }, 0, "unavailable"},
+      {[](Results* r) {
+         r->push_back({Reaction::kOk, 1128});
+       },
+       0, "unavailable"},
+      {[](Results* r) { r->clear(); }, 0, "unavailable"},
+      {[](Results*) { throw std::bad_alloc(); }, 0, "unavailable"},
+      {[](Results*) { throw std::runtime_error("client"); }, 0, "unavailable"},
+  };
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    SCOPED_TRACE(i);
+    StageWorld world;
+    world.on = std::make_shared<SpoilingStore>(world.store, cases[i].spoil);
+    world.start();
+    world.put_all(5);
+    world.stage(1, StageWorld::up_to(5));
+    const std::string end =
+        "1:" + std::to_string(cases[i].staged) + " " + std::string(cases[i].end);
+    EXPECT_TRUE(world.heard.ends_with(end)) << world.heard;
+    EXPECT_EQ(world.worker->resident_prefix(StageWorld::blocks({1, 2, 3, 4, 5})), cases[i].staged);
+    // What was staged holds the right bytes.
+    const std::vector<PageTask> loads = world.tasks(StageWorld::up_to(cases[i].staged));
+    EXPECT_TRUE(world.load_held(loads, {1}).empty());
+    EXPECT_TRUE(world.all_hold(loads));
+  }
 }
 
 TEST(WorkerStage, ExecutorThatRefusesStagesNothing) {
