@@ -48,7 +48,7 @@ struct SchedulerOptions {
   std::uint32_t world_size = 1;
   std::string deployment_secret;
   /// For all lookups between two plans together, and for all staging: the engine's step waits for
-  /// each of them.
+  /// each of them. With a leader the last part of it is kept for blocks that rank 0 has in memory.
   Duration lookup_deadline = std::chrono::milliseconds(1000);
   /// Whether a prompt gets exactly the pages that its tokens need. Then more pages than that show
   /// that the engine's blocks are smaller than `tokens_per_block`, and nothing may be saved.
