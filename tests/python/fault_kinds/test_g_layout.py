@@ -50,6 +50,7 @@ def test_b57_every_page_comes_back_and_nothing_beside_it_is_touched(
     engine.pools = list(pools)
     for worker, pool in zip(engine.workers, pools, strict=True):
         worker.register_kv_caches(pool)
+    engine.scheduler.wait_for_initialization()
     engine.meet_ranks()
     for first in (0, 1):
         engine._free.sort(reverse=bool(first))
