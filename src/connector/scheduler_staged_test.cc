@@ -165,6 +165,7 @@ TEST(SchedulerStaged, WhatIsResidentIsPromisedAlsoOnceTheBudgetForFetchesIsSpent
   StagedWorld world;
   const Duration budget = world.options.lookup_deadline;
   const std::vector<Token> tokens = world.stored_prompt(5);
+  world.clock->set_tick(std::chrono::nanoseconds(100));
   const Instant begin = world.clock->now();
   world.stage.works_on(1, 0, budget - std::chrono::milliseconds(25));  // Its store hangs.
   EXPECT_EQ(world.query(1, tokens).blocks, 0u);
