@@ -154,9 +154,13 @@ class Run:
         self._since = 0.0
         self._staged: list[int] = []
 
-    def play(self, requests: int) -> None:
+    def play(self, requests: int, least_faults: int) -> None:
         """So many requests, and more until blocks come from the store again."""
-        while self.outcome.requests < requests and not self.outcome.broken:
+
+        def more() -> bool:
+            return self.outcome.requests < requests or self._faults.state()[1] < least_faults
+
+        while more() and not self.outcome.broken:
             self._turn()
         if not self._faults.quiet(SETTLE_S):
             self.outcome.broken.append("the last fault was not mended")
@@ -272,9 +276,14 @@ def run(
     seed: int,
     tp: int = 4,
     promise: str = "staged",
+    least_faults: int = 0,
     until_all_hit: bool = True,
 ) -> Outcome:
-    """Serves so many requests of a new store; `path` is a folder for the model."""
+    """Serves so many requests of a new store, or more until there were `least_faults`.
+
+    `path` is a folder for the model. With `until_all_hit` every stem must be stored again in the
+    end, which may take half a minute.
+    """
     began = time.monotonic()
     model = ModelFolder.create(path / "model", GEOMETRY)
     with LocalStore(segment_bytes=SEGMENT_BYTES, client_ttl_s=3) as store:
@@ -301,7 +310,7 @@ def run(
             try:
                 with Instance(config) as instance:
                     one = Run(instance, faults, seed)
-                    one.play(requests)
+                    one.play(requests, least_faults)
                     if not one.outcome.broken:
                         one.settle(until_all_hit=until_all_hit)
                     one.look()
