@@ -33,6 +33,9 @@ class PageCopier {
  public:
   virtual ~PageCopier() = default;
 
+  /// Whether several threads may copy different pages at once.
+  virtual bool concurrent() const { return false; }
+
   /// Memory that this copier copies from and to best. kInvalid for 0 bytes, kExhausted if there is
   /// not that much.
   virtual Result<std::unique_ptr<StagingMemory>> allocate_staging(std::size_t bytes) = 0;

@@ -1,5 +1,6 @@
 #include "connector/tier_loads.h"
 
+#include <memory>
 #include <utility>
 
 #include "base/planted.h"
@@ -24,25 +25,24 @@ std::vector<LoadFailure> TierLoads::copy(std::span<const HoldId> holds, StreamHa
   const Instant begin = parts_.worker.clock->now();
   std::vector<const PageTask*> copied;
   copied.reserve(found_.size());
-  for (const Found& found : found_) {
-    const Status status = parts_.worker.copier->copy_in(
-        parts_.groups.front(), found.task->slot,
-        found.page->bytes().subspan(kBlockHeaderBytes, parts_.shards.part_bytes()), stream);
-    if (status.ok()) {
-      copied.push_back(found.task);
+  const auto all = std::make_shared<PageCopies>(parts_, std::exchange(found_, {}), stream);
+  all->run();
+  for (const PageCopies::Copy& copy : all->copies()) {
+    if (copy.outcome.ok()) {
+      copied.push_back(copy.task);
     } else {
-      fail(*found.task, status, &failures);
+      fail(*copy.task, copy.outcome, &failures);
     }
   }
   if (KVC_PLANTED("release_before_copy")) {
-    found_.clear();
+    all->copies().clear();
     for (const HoldId hold : holds) parts_.stager->release({.hold = hold, .from_block = 0});
   }
   // Only now may the pages be used for other blocks.
   if (const Status flushed = parts_.worker.copier->flush(stream); !flushed.ok()) {
     for (const PageTask* task : std::exchange(copied, {})) fail(*task, flushed, &failures);
   }
-  found_.clear();
+  all->copies().clear();
   count(copied.size(), parts_.worker.clock->now() - begin);
   return failures;
 }

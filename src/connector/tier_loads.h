@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "connector/page_copies.h"
 #include "connector/pipeline_parts.h"
 #include "kvc/device.h"
 #include "kvc/worker.h"
@@ -25,15 +26,11 @@ class TierLoads {
   std::vector<LoadFailure> copy(std::span<const HoldId> holds, StreamHandle stream);
 
  private:
-  struct Found {
-    const PageTask* task = nullptr;
-    StagingLease page;
-  };
   void fail(const PageTask& task, const Status& status, std::vector<LoadFailure>* failures) const;
   void count(std::size_t copied, Duration took) const;
 
   const PipelineParts& parts_;
-  std::vector<Found> found_;
+  std::vector<PageCopies::Copy> found_;
   std::vector<PageTask> others_;
 };
 

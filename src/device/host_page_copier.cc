@@ -37,6 +37,8 @@ class HostStagingMemory final : public StagingMemory {
 /// Keeps no state, so any number of threads may copy different pages at once.
 class HostPageCopier final : public PageCopier {
  public:
+  bool concurrent() const override { return true; }
+
   Result<std::unique_ptr<StagingMemory>> allocate_staging(std::size_t bytes) override {
     Result<MappedMemory> memory = MappedMemory::map(bytes);
     if (!memory.ok()) return memory.status();
