@@ -227,7 +227,9 @@ Scheduler::Impl::LookupTime Scheduler::Impl::lookup_time(Instant now) {
       leader == nullptr ? Duration::zero() : std::min(kResidentTime, all / kResidentShare);
   const MutexLock lock(mutex);
   if (now - last_lookup >= kStepPause) begin_step();
-  const auto left = [&](Duration of) { return std::max(of - step_lookup_time, Duration::zero()); };
+  const auto left = [spent = step_lookup_time](Duration of) {
+    return std::max(of - spent, Duration::zero());
+  };
   return {.fetches = {now + left(all - kept)}, .residents = {now + left(all)}};
 }
 
