@@ -4,7 +4,7 @@ Whatever fails here costs metrics and nothing else: one warning, and the engine 
 `prometheus_client` writes the text; it is imported when a port is set. Its own server is not used,
 since it starts a thread per connection and does not end those.
 
-The server handles one connection at a time and gives each a bound; so a client that says nothing
+The server handles one connection at a time and gives each a bound; so a client that says little
 costs other scrapes a few seconds, and never a thread.
 """
 
@@ -214,6 +214,11 @@ class _Server:
         return [one for one in (listening, self._connection) if one is not None]
 
 
+def _shut_down(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it may be closed by now
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 class _Listener(wsgiref.simple_server.WSGIServer):
     allow_reuse_port = False  # another engine's port must count as taken
 
@@ -231,6 +236,16 @@ class _Listener(wsgiref.simple_server.WSGIServer):
 
 class _Handler(wsgiref.simple_server.WSGIRequestHandler):
     timeout = _CONNECTION_S
+
+    def handle(self) -> None:
+        """Serve the connection, however slowly its client reads and writes, within its bound."""
+        end = threading.Timer(self.timeout, _shut_down, [self.connection])
+        end.daemon = True
+        end.start()
+        try:
+            super().handle()
+        finally:
+            end.cancel()
 
     def log_message(self, *_: Any) -> None:
         """Say nothing: a scrape is not worth a line."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import re
 import sys
 import urllib.error
 import urllib.request
@@ -19,6 +20,7 @@ __all__ = ["add_to", "run"]
 
 _TIMEOUT_S = 10.0
 _LIMIT_BYTES = 16 << 20
+_LINE = re.compile(r"(connector \d+: )?request \d+: ")
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -46,6 +48,8 @@ def run(options: argparse.Namespace) -> int:
         print_json({"schema": "explain/1", "address": address, "requests": lines})
     else:
         sys.stdout.write("".join(f"{line}\n" for line in lines))
+    if not lines:
+        sys.stderr.write("no request was asked about yet, or this is not rank 0's port\n")
     return GOOD
 
 
@@ -68,6 +72,8 @@ def _ask(address: str) -> list[str]:
     try:
         with opener.open(f"http://{address}/explain", timeout=_TIMEOUT_S) as reply:
             content: bytes = reply.read(_LIMIT_BYTES)
+            if reply.length:
+                raise http.client.IncompleteRead(content, reply.length)
     except (ValueError, http.client.InvalidURL) as error:  # of the address
         raise UsageError(f"--address {address}: {error}; remedy: HOST:PORT") from None
     except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
@@ -77,4 +83,13 @@ def _ask(address: str) -> list[str]:
             "MC_METRICS_PORT, and name the port of rank 0",
             UNREACHABLE,
         ) from None
-    return content.decode(errors="replace").splitlines()
+    lines = content.decode(errors="replace").splitlines()
+    strange = next((line for line in lines if not _LINE.match(line)), None)
+    if strange is not None:
+        raise RunError(
+            f"{address}: what answers there is no engine of this product ({strange[:80]!r}); "
+            "remedy: name the metrics port of rank 0",
+            UNREACHABLE,
+        )
+    # What goes to a terminal must not drive it.
+    return ["".join(c if c.isprintable() else "?" for c in line) for line in lines]

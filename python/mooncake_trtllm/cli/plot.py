@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mooncake_trtllm import __version__
-from mooncake_trtllm.cli.exits import BROKEN, GOOD, UsageError
+from mooncake_trtllm.cli.exits import GOOD, UsageError
 from mooncake_trtllm.cli.figures import FIGURES, STYLE, Results
 from mooncake_trtllm.cli.matrix import identical_hits
 from mooncake_trtllm.cli.output import add_output_options, print_json
@@ -67,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
             "pip install matplotlib jinja2"
         )
     results = _read(options.files)
+    named = ", ".join(map(str, options.files))
     try:
         options.out.mkdir(parents=True, exist_ok=True)
         figures, written = _draw(results, options.out)
@@ -76,12 +77,21 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             f"--out {options.out}: {error.strerror}; remedy: a folder that can be written to"
         ) from error
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"{named}: a field is missing or of another type ({type(error).__name__}: {error}); "
+            "remedy: what a verb of this version printed with --json"
+        ) from error
+    if not written:
+        raise UsageError(
+            f"{named}: holds nothing to draw; remedy: results of trace, matrix or timeline"
+        )
     written.append(str(report))
     if options.json:
         print_json({"schema": "plot/1", "files": written, "report": str(report)})
     else:
         sys.stdout.write("".join(f"{name}\n" for name in written))
-    return GOOD if written[:-1] else BROKEN
+    return GOOD
 
 
 def _read(files: list[Path]) -> Results:

@@ -310,6 +310,56 @@ def test_nobody_to_ask_is_wrong_usage(
     assert "--address here:there" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (b"HTTP/1.0 200 OK\r\n\r\n<html>", "no engine of this product"),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 100\r\n\r\nreq", "no engine answers there"),
+        (b"HTTP/1.0 404 Not Found\r\n\r\n", "no engine answers there"),
+    ],
+)
+def test_an_answer_that_is_no_explanation_is_exit_code_3(
+    reply: bytes, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(reply)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        code = main(["explain", "--address", f"127.0.0.1:{server.getsockname()[1]}"])
+        thread.join()
+    assert code == 3
+    assert message in capsys.readouterr().err
+
+
+def test_a_client_that_trickles_holds_up_nobody_for_long(
+    make_engine: MakeEngine, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte comes in time; the connection has a bound as a whole."""
+    monkeypatch.setattr(_metrics._Handler, "timeout", 0.5)
+    make_engine()
+    ended = threading.Event()
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as slow:
+
+        def trickle() -> None:
+            with contextlib.suppress(OSError):
+                while not ended.wait(0.1):
+                    slow.sendall(b"G")
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            assert samples(scrape(port))
+        finally:
+            ended.set()
+            thread.join()
+
+
 def test_several_engines_share_a_server(make_engine: MakeEngine, port: int) -> None:
     first, second = make_engine(), make_engine(Shape(layers=5))
     first.serve(request())

@@ -171,6 +171,9 @@ def test_equal_results_give_equal_figures(tmp_path: Path) -> None:
         ("{", "what a verb printed with --json"),
         ("[]", "its schema is None"),
         ('{"schema": "demo/1"}', "its schema is 'demo/1'"),
+        ('{"schema": "trace/1"}', "a field is missing or of another type"),
+        ('{"schema": "matrix/1", "rows": [5]}', "a field is missing or of another type"),
+        ('{"schema": "matrix/1", "rows": {}}', "holds nothing to draw"),
     ],
 )
 def test_what_is_no_result_is_exit_code_2(
