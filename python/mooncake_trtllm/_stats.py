@@ -13,7 +13,8 @@ from mooncake_trtllm import _native
 __all__ = ["BYPASSES", "Stat", "figures", "no_figures", "numbers_of", "stat_table"]
 
 BYPASSES = {
-    "no_pool": "Queries before a worker of the instance has registered its KV pool.",
+    "no_pool": "Queries before a worker of the instance has registered its KV pool, or where no "
+    "scheduler can be made; the log tells.",
     "disabled": "Queries while the file that MC_DISABLE_FILE names is there.",
     "content": "Queries whose content is not identified: LoRA, media, embeddings, ...",
     "error": "Queries that failed; each is logged.",

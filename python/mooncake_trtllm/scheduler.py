@@ -54,6 +54,7 @@ class _Resources:
         self._lock = threading.Lock()
         self._ended = False
         self._is_staged = False
+        self._failure: str | None = None
         self._last = no_figures("scheduler")
         self.queries = 0
         self.bypassed = dict.fromkeys(BYPASSES, 0)
@@ -62,36 +63,59 @@ class _Resources:
         )
 
     def core(self) -> _native.Scheduler | None:
-        """Return the core's scheduler, None until rank 0's worker knows its pool."""
-        if self._core is not None or self._ended:
+        """Return the core's scheduler, None until rank 0's worker knows its pool.
+
+        None for good if it cannot be made: that is tried and told once, since this is called in
+        every callback.
+        """
+        if self._core is not None or self._ended or self._failure is not None:
             return self._core
         keyspace = rendezvous.keyspace_for(self._entry)
         if keyspace is None:
             return None
         with self._lock:
-            if self._core is None and not self._ended:
-                instance = self._instance
-                stage_worker = rendezvous.stage_worker_for(self._entry, keyspace)
-                self._core = _native.Scheduler(
-                    instance.lease.store,
-                    keyspace,
-                    tokens_per_block=instance.args.tokens_per_block,
-                    world_size=rendezvous.shards_of(keyspace),
-                    deployment_secret=instance.settings.key_secret,
-                    lookup_deadline_s=instance.settings.lookup_deadline_s,
-                    exact_pages=not states_block_size(instance.args),
-                    layers=rendezvous.layers_of(keyspace),
-                    max_replicas=instance.settings.replication_max,
-                    hot_at=instance.settings.replication_heat,
-                    half_life_s=instance.settings.replication_half_life_s,
-                    stage_worker=stage_worker,
-                    ranks=instance.rank.world_size,
-                    stage_address=instance.settings.stage_address,
-                    prefill_tokens_per_s=instance.settings.prefill_tok_per_s,
-                    min_hit_blocks=instance.settings.min_hit_blocks,
-                )
-                self._is_staged = stage_worker is not None
+            if self._core is None and not self._ended and self._failure is None:
+                try:
+                    self._core = self._make(keyspace)
+                except Exception as error:  # noqa: BLE001 - nothing may leave a callback
+                    self._failure = str(error)
+                    log.exception(
+                        "the scheduler cannot be made: nothing is loaded or saved. Remedy: correct "
+                        "what the error names and restart the engine"
+                    )
             return self._core
+
+    def why_no_core(self) -> str:
+        """Return why core() is None."""
+        if self._ended:
+            return "the scheduler has ended"
+        if self._failure is not None:
+            return f"the scheduler could not be made: {self._failure}"
+        return "no worker of this instance has registered a KV pool in this process"
+
+    def _make(self, keyspace: bytes) -> _native.Scheduler:
+        instance = self._instance
+        stage_worker = rendezvous.stage_worker_for(self._entry, keyspace)
+        core = _native.Scheduler(
+            instance.lease.store,
+            keyspace,
+            tokens_per_block=instance.args.tokens_per_block,
+            world_size=rendezvous.shards_of(keyspace),
+            deployment_secret=instance.settings.key_secret,
+            lookup_deadline_s=instance.settings.lookup_deadline_s,
+            exact_pages=not states_block_size(instance.args),
+            layers=rendezvous.layers_of(keyspace),
+            max_replicas=instance.settings.replication_max,
+            hot_at=instance.settings.replication_heat,
+            half_life_s=instance.settings.replication_half_life_s,
+            stage_worker=stage_worker,
+            ranks=instance.rank.world_size,
+            stage_address=instance.settings.stage_address,
+            prefill_tokens_per_s=instance.settings.prefill_tok_per_s,
+            min_hit_blocks=instance.settings.min_hit_blocks,
+        )
+        self._is_staged = stage_worker is not None
+        return core
 
     def load_budget(self) -> int | None:
         """Return the blocks that rank 0 can load in time in one step; staged ones are there."""
@@ -169,7 +193,7 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
         core = self._resources.core()
         try:
             if core is None:
-                raise _NoPool("no worker of this instance has registered its KV pool yet")
+                raise _NoPool(self._resources.why_no_core())
             if self._instance.settings.disabled():
                 raise _Disabled(f"{self._instance.settings.disable_file} is there")
             content = read_request(request, self._instance.settings.lora_ids)
@@ -358,12 +382,9 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
 
     @total(lambda: None)
     def wait_for_initialization(self, *_args: Any) -> None:
-        """Tell whether the pool of rank 0 is known by now, as it should be."""
+        """Make the core's scheduler, since the pool of rank 0 should be known by now, or tell."""
         if self._resources.core() is None:
-            log.warning(
-                "no worker of this instance has registered a KV pool in this process: nothing is "
-                "promised until one does"
-            )
+            log.warning("nothing is promised: %s", self._resources.why_no_core())
 
     @total(dict)
     def metrics(self) -> dict[str, Any]:

@@ -25,22 +25,17 @@ Status no_folder(const std::string& parent, std::errc reason) {
                                   "' for the socket of the ranks: " + message_of(reason)};
 }
 
-/// "10.0.0.1", "10.0.0.1:4000", "::1", "[::1]:4000"; port 0: any.
+/// Port 0: any.
 Result<asio::ip::tcp::endpoint> parse_address(const std::string& text) {
-  std::string host = text;
-  std::uint16_t port = 0;
-  if (Result<HostPort> both = parse_host_port(text); both.ok()) {
-    host = std::move(both->host);
-    port = both->port;
-  }
+  const Result<HostPort> parsed = parse_numeric_address(text);
   std::error_code error;
-  const asio::ip::address address = asio::ip::make_address(host, error);
-  if (error || address.is_unspecified() || address.is_multicast()) {
-    return invalid("'" + text +
-                   "' is no address for ranks to connect to; write the numeric address of this "
-                   "host, with or without a port, for example 10.0.0.1 or 10.0.0.1:4000");
+  asio::ip::address address;
+  if (parsed.ok()) address = asio::ip::make_address(parsed->host, error);
+  if (!parsed.ok() || error) {
+    return invalid("'" + text + "' is no address for ranks to connect to: it " +
+                   (parsed.ok() ? error.message() : parsed.status().message()));
   }
-  return asio::ip::tcp::endpoint(address, port);
+  return asio::ip::tcp::endpoint(address, parsed->port);
 }
 
 /// The address as ranks write it; empty if the system does not say.

@@ -1,5 +1,6 @@
 #include "os/socket.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -34,6 +35,18 @@ class Descriptor {
 };
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+/// Whether it is numeric and stands for exactly one host. A zone ("fe80::1%eth0") is not looked at.
+bool is_of_one_host(const std::string& host) {
+  in_addr v4{};
+  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) {
+    const std::uint32_t bits = ntohl(v4.s_addr);
+    return bits != INADDR_ANY && !IN_MULTICAST(bits) && bits != INADDR_BROADCAST;
+  }
+  in6_addr v6{};
+  if (::inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &v6) != 1) return false;
+  return !IN6_IS_ADDR_UNSPECIFIED(&v6) && !IN6_IS_ADDR_MULTICAST(&v6);
+}
 
 std::string reason_of(int error) { return std::generic_category().message(error); }
 
@@ -101,6 +114,15 @@ Result<HostPort> parse_host_port(std::string_view text) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
   if (error != std::errc() || end != digits.data() + digits.size() || port == 0) return refuse();
   return HostPort{std::string(host), port};
+}
+
+Result<HostPort> parse_numeric_address(std::string_view text) {
+  HostPort address{std::string(text), 0};
+  if (Result<HostPort> both = parse_host_port(text); both.ok()) address = std::move(both).value();
+  if (is_of_one_host(address.host)) return address;
+  return invalid(
+      "is no numeric address of one host; write it with or without a port, for example 10.0.0.1 or "
+      "10.0.0.1:4000");
 }
 
 std::string format_host_port(const HostPort& address) {

@@ -18,6 +18,11 @@ struct HostPort {
 /// Reads "host:port" or "[v6]:port". kInvalid, naming the text, if it is anything else.
 Result<HostPort> parse_host_port(std::string_view text);
 
+/// Reads the numeric address of one host, with or without a port, which is 0 then: "10.0.0.1",
+/// "10.0.0.1:4000", "::1", "[::1]:4000". kInvalid, saying what to write, if it is anything else, or
+/// an address that stands for no host or for many.
+Result<HostPort> parse_numeric_address(std::string_view text);
+
 /// "host:port", with brackets around an IPv6 address.
 std::string format_host_port(const HostPort& address);
 

@@ -7,6 +7,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <map>
+#include <string>
+
 namespace kvc {
 namespace {
 
@@ -53,6 +56,24 @@ TEST(Socket, RefusesWhatIsNoAddressAndNamesIt) {
     ASSERT_FALSE(parsed.ok()) << text;
     EXPECT_EQ(parsed.status().code(), Code::kInvalid);
     EXPECT_NE(parsed.status().message().find("'" + std::string(text) + "'"), std::string::npos);
+  }
+}
+
+TEST(Socket, ReadsNumericAddressesWithAndWithoutAPort) {
+  const std::map<std::string, HostPort> known = {{"10.0.0.1", {"10.0.0.1", 0}},
+                                                 {"10.0.0.1:4000", {"10.0.0.1", 4000}},
+                                                 {"::1", {"::1", 0}},
+                                                 {"fe80::1%eth0", {"fe80::1%eth0", 0}},
+                                                 {"[::1]:4000", {"::1", 4000}}};
+  for (const auto& [text, address] : known) {
+    const Result<HostPort> parsed = parse_numeric_address(text);
+    ASSERT_TRUE(parsed.ok()) << text;
+    EXPECT_EQ(parsed->host, address.host);
+    EXPECT_EQ(parsed->port, address.port);
+  }
+  for (const char* text : {"", "node0", "node0:4000", "10.0.0", "10.0.0.1:", "10.0.0.1:0", "[::1]",
+                           "0.0.0.0", "::", "224.0.0.1:80", "255.255.255.255", "ff02::1"}) {
+    EXPECT_EQ(parse_numeric_address(text).status().code(), Code::kInvalid) << text;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "os/socket.h"
 #include "settings/edit_distance.h"
 #include "settings/setting_file.h"
 #include "settings/setting_value.h"
@@ -115,7 +116,7 @@ class SettingsBuilder {
           &SettingsBuilder::apply_environment, &SettingsBuilder::apply_store_file,
           &SettingsBuilder::apply_overrides, &SettingsBuilder::choose_backend,
           &SettingsBuilder::normalise_protocol, &SettingsBuilder::fit_save_queue,
-          &SettingsBuilder::check_ranks}) {
+          &SettingsBuilder::check_ranks, &SettingsBuilder::check_stage_address}) {
       Status status = (this->*step)();
       if (!status.ok()) return status;
     }
@@ -322,6 +323,17 @@ class SettingsBuilder {
     if (rank < world) return {};
     return invalid("MC_RANK is " + std::to_string(rank) + " and MC_WORLD_SIZE is " +
                    std::to_string(world) + ": ranks count from 0 to " + std::to_string(world - 1));
+  }
+
+  /// Here, since it is used long after the start, when a mistake can only be logged.
+  Status check_stage_address() {
+    const std::string& text = settings_.text("MC_STAGE_ADDRESS");
+    if (text.empty()) return {};
+    const Result<HostPort> address = parse_numeric_address(text);
+    if (address.ok()) return {};
+    const SettingSource source = settings_.source("MC_STAGE_ADDRESS");
+    return invalid("MC_STAGE_ADDRESS is '" + text + "' (" + std::string(to_string(source)) +
+                   "): it " + address.status().message());
   }
 
   const SettingsInput& input_;

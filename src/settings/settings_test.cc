@@ -392,6 +392,18 @@ TEST(Settings, RanksBeyondTheWorldAreRefused) {
   EXPECT_TRUE(parsed(input_of({{"MC_RANK", "0"}})).has_value("MC_RANK"));
 }
 
+TEST(Settings, AStageAddressThatNoRankCanConnectToIsRefused) {
+  for (const char* text : {"10.0.0.1", "10.0.0.1:4000", "::1", "[::1]:4000"}) {
+    EXPECT_EQ(parsed(input_of({{"MC_STAGE_ADDRESS", text}})).text("MC_STAGE_ADDRESS"), text);
+  }
+  for (const std::string text :
+       {"node0", "node0:4000", "0.0.0.0", "10.0.0.1:0", "224.0.0.1", "::"}) {
+    expect_refused(input_of({{"MC_STAGE_ADDRESS", text}}),
+                   "MC_STAGE_ADDRESS is '" + text + "' (environment): it is no numeric address");
+    expect_refused(with_file("a.toml", "MC_STAGE_ADDRESS = '" + text + "'"), "(file): it is no");
+  }
+}
+
 TEST(Settings, DescribeShowsValuesWithSourcesAndMasksCredentials) {
   const Settings settings = parsed(input_of(
       {{"MOONCAKE_TE_META_DATA_SERVER", "http://user:pass@host/metadata"}, {"MC_KEY_EPOCH", "7"}}));

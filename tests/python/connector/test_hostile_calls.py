@@ -13,7 +13,7 @@ import pytest
 from support.engine import Engine, Request, step
 from support.ids import readable
 
-from mooncake_trtllm import KvConnectorLoadError
+from mooncake_trtllm import KvConnectorLoadError, _native
 
 MakeEngine = Callable[..., Engine]
 TOKENS = [int(t) for t in np.random.default_rng(22).integers(0, 32000, 61)]
@@ -401,3 +401,30 @@ def test_a_page_that_stands_for_two_blocks_is_never_stored(make_engine: MakeEngi
     engine.worker.wait_for_save(None)
     assert engine.drain()
     assert engine.worker.stats()["blocks_saved"] == 0
+
+
+def test_a_scheduler_that_cannot_be_made_is_tried_and_told_once(
+    make_engine: MakeEngine,
+    environment: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is wanted in every callback: each would start and end a thread, and write a traceback."""
+    tried = []
+    made = _native.Scheduler
+
+    def make(*arguments: Any, **options: Any) -> Any:
+        tried.append(options["stage_address"])
+        return made(*arguments, **options)
+
+    environment.setattr(_native, "Scheduler", make)
+    environment.setenv("MC_STAGE_ADDRESS", "192.0.2.1")  # for documentation; no host has it
+    with caplog.at_level(logging.INFO, "mooncake_trtllm"):
+        engine = make_engine(tp=2, warm_up=False)
+        for _ in range(50):
+            assert engine.run(request()) == 0
+            engine.scheduler.cancel_load(request().bound(), 0, 8)
+    assert tried == ["192.0.2.1"]
+    assert [r.levelname for r in caplog.records if "cannot be made" in r.message] == ["ERROR"]
+    assert "cannot listen for ranks at '192.0.2.1'" in caplog.text
+    assert engine.scheduler.metrics()["queries_bypassed_no_pool"] == 50
+    assert engine.scheduler.explain() == []
