@@ -4,7 +4,7 @@ The pool that completes a keyspace is known to workers only. Rank 0's worker ann
 it is made, and its keyspace once a pool is registered; the scheduler of the same instance finds it
 here. An instance is known by the object that the runtime passed to both constructors, or, where
 each got a copy, by equal identity. Several instances may live in one process; while it is open
-which worker a scheduler belongs to, it finds nothing.
+which worker a scheduler belongs to, it finds none whose memory it could order blocks into.
 
 Entries live as long as their worker. The table is bounded, since a process has few instances.
 """
@@ -18,9 +18,13 @@ from typing import Any
 
 from mooncake_trtllm._lifecycle import track
 
-__all__ = ["Rendezvous", "SchedulerEntry", "WorkerEntry", "rendezvous"]
+__all__ = ["OwnWorkerUnknownError", "Rendezvous", "SchedulerEntry", "WorkerEntry", "rendezvous"]
 
 _MAX_ENTRIES = 1024
+
+
+class OwnWorkerUnknownError(Exception):
+    """Which of several workers is a scheduler's own is open until the next one comes or goes."""
 
 
 @dataclass(eq=False)
@@ -117,13 +121,21 @@ class Rendezvous:
             return min((w.load_budget() for w in own if w.load_budget is not None), default=None)
 
     def stage_worker_for(self, scheduler: SchedulerEntry, keyspace: bytes) -> Any:
-        """Return the core's worker of rank 0, if the scheduler's promises are to be staged.
+        """Return the core's worker of rank 0, None if that one does not stage promises.
 
-        None, too, while it is open which of several workers that is.
+        Raises OwnWorkerUnknownError while it is open which of several workers that is. None if they
+        got copies of the arguments: then nothing will ever tell.
         """
         with self._lock:
             own = [w for w in self._own(scheduler) if w.keyspace == keyspace]
-            return own[0].stage_worker if len(own) == 1 else None
+            if len(own) == 1:
+                return own[0].stage_worker
+            if own and own[0].llm_args is not scheduler.llm_args:
+                return None
+            raise OwnWorkerUnknownError(
+                f"{len(own)} workers of this process have the arguments of the scheduler, and not "
+                "as many schedulers: which of them is its own is open"
+            )
 
     def _own(self, scheduler: SchedulerEntry) -> list[WorkerEntry]:
         """Return the scheduler's own worker, or all that may be it while that is open."""

@@ -12,7 +12,7 @@ from mooncake_trtllm._instance import Instance, start_base, start_instance, tota
 from mooncake_trtllm._lifecycle import release_with
 from mooncake_trtllm._log import log
 from mooncake_trtllm._metrics import exporter
-from mooncake_trtllm._rendezvous import SchedulerEntry, rendezvous
+from mooncake_trtllm._rendezvous import OwnWorkerUnknownError, SchedulerEntry, rendezvous
 from mooncake_trtllm._stats import BYPASSES, figures, no_figures, numbers_of
 from mooncake_trtllm.errors import KvConnectorConfigError
 from mooncake_trtllm.identity import states_block_size
@@ -55,6 +55,7 @@ class _Resources:
         self._ended = False
         self._is_staged = False
         self._failure: str | None = None
+        self._awaited = "no worker of this instance has registered a KV pool in this process"
         self._last = no_figures("scheduler")
         self.queries = 0
         self.bypassed = dict.fromkeys(BYPASSES, 0)
@@ -63,7 +64,7 @@ class _Resources:
         )
 
     def core(self) -> _native.Scheduler | None:
-        """Return the core's scheduler, None until rank 0's worker knows its pool.
+        """Return the core's scheduler, None until its own rank 0 is known and knows its pool.
 
         None for good if it cannot be made: that is tried and told once, since this is called in
         every callback.
@@ -77,6 +78,8 @@ class _Resources:
             if self._core is None and not self._ended and self._failure is None:
                 try:
                     self._core = self._make(keyspace)
+                except OwnWorkerUnknownError as reason:
+                    self._awaited = str(reason)
                 except Exception as error:  # noqa: BLE001 - nothing may leave a callback
                     self._failure = str(error)
                     log.exception(
@@ -91,11 +94,18 @@ class _Resources:
             return "the scheduler has ended"
         if self._failure is not None:
             return f"the scheduler could not be made: {self._failure}"
-        return "no worker of this instance has registered a KV pool in this process"
+        return self._awaited
 
     def _make(self, keyspace: bytes) -> _native.Scheduler:
         instance = self._instance
-        stage_worker = rendezvous.stage_worker_for(self._entry, keyspace)
+        stage_worker = None
+        if instance.settings.staged:
+            stage_worker = rendezvous.stage_worker_for(self._entry, keyspace)
+            if stage_worker is None:
+                log.warning(
+                    "MC_PROMISE is staged, but which worker of this process is the scheduler's own "
+                    "cannot be told, or it is not staged: the promises of this scheduler are leased"
+                )
         core = _native.Scheduler(
             instance.lease.store,
             keyspace,

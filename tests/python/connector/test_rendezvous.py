@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import weakref
 
-from mooncake_trtllm._rendezvous import Rendezvous
+import pytest
+
+from mooncake_trtllm._rendezvous import OwnWorkerUnknownError, Rendezvous
 
 A, B = b"keyspace a", b"keyspace b"
 
@@ -80,14 +82,18 @@ def test_orders_go_to_the_own_worker_or_to_none() -> None:
         workers.append(table.add_worker(args, "same"))
         table.publish(workers[-1], A, lambda: 1, stage_worker=name)
     assert [table.stage_worker_for(s, A) for s in schedulers] == ["first", "second"]
-    assert table.stage_worker_for(schedulers[0], B) is None
+    with pytest.raises(OwnWorkerUnknownError):
+        table.stage_worker_for(schedulers[0], B)
     table.remove(schedulers[0])
     assert table.keyspace_for(schedulers[1]) == A
-    assert table.stage_worker_for(schedulers[1], A) is None  # no longer certain
+    with pytest.raises(OwnWorkerUnknownError, match="2 workers"):  # no longer certain
+        table.stage_worker_for(schedulers[1], A)
     table.remove(workers[0])
     assert table.stage_worker_for(schedulers[1], A) == "second"
     copy = table.add_scheduler(Args(), "same")
     assert table.stage_worker_for(copy, A) == "second"
+    table.publish(table.add_worker(Args(), "same"), A, lambda: 1, stage_worker="third")
+    assert table.stage_worker_for(copy, A) is None  # and never will be
 
 
 def test_a_changed_setting_makes_another_instance() -> None:

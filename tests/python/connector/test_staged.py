@@ -241,3 +241,41 @@ def test_a_plan_that_is_lost_leaves_nothing_held(
         engine.run(request([1, 2, 3]))
     assert [worker.stats()["holds_open"] for worker in engine.workers] == [0] * tp
     assert engine.serve(request()) == FULL
+
+
+def test_a_scheduler_whose_worker_is_not_certain_yet_waits_and_is_staged_then(
+    make_engine: MakeEngine,
+) -> None:
+    """Two instances made from one object: the first asks before the second scheduler is there."""
+    first = make_engine(register=False)
+    second = make_engine(register=False, args=first.args)
+    second.scheduler.close()
+    for engine in (first, second):
+        engine.worker.register_kv_caches(engine.pools[0])
+    assert first.run(request()) == 0
+    assert first.scheduler.stats()["queries_bypassed_no_pool"] == 1
+    third = make_engine(register=False, args=first.args)  # has another worker, too
+    third.worker.close()
+    for _ in range(2):
+        first.serve(request())
+    metrics = first.scheduler.metrics()
+    assert metrics["queries_bypassed_no_pool"] == 1
+    assert metrics["blocks_offered"] == FULL
+    assert metrics["staging_latency"]["count"] == 1
+
+
+def test_that_staged_became_leased_is_told(
+    make_engine: MakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two instances, each of whose parts got a copy of the arguments: nothing tells them apart."""
+    keeper = make_engine()
+    other = make_engine(register=False)
+    other.worker.register_kv_caches(other.pools[0])
+    reader = make_engine(register=False)
+    reader.worker.close()
+    with caplog.at_level("WARNING", "mooncake_trtllm"):
+        for _ in range(3):
+            reader.scheduler.wait_for_initialization()
+    assert caplog.text.count("promises of this scheduler are leased") == 1
+    keeper.serve(request())
+    assert reader.lookup(request()) == FULL
