@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -93,23 +94,39 @@ bool allocated(SchedulerObject& scheduler, RequestId id, nb::handle slots) {
   return scheduler->core().allocated(id, converted);
 }
 
-nb::bytes plan_step(SchedulerObject& scheduler, const std::vector<StepTuple>& batch) {
-  std::vector<std::pair<std::vector<Token>, std::vector<SlotIndex>>> lists(batch.size());
-  std::vector<StepRequest> requests;
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    const auto& [id, is_new, tokens, slots, computed, scheduled] = batch[i];
-    lists[i] = {to_tokens(tokens), to_slots(slots)};
-    requests.push_back({.id = id,
-                        .is_new = is_new,
-                        .new_tokens = lists[i].first,
-                        .new_slots = lists[i].second,
-                        .computed_tokens = computed,
-                        .scheduled_tokens = scheduled});
+/// What a runtime reports of one step, read. Apart from the plan, so that a caller knows by which
+/// of the two failed whether loads that are owed can still be planned.
+class StepBatch {
+ public:
+  explicit StepBatch(const std::vector<StepTuple>& batch) : lists_(batch.size()) {
+    requests_.reserve(batch.size());
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      const auto& [id, is_new, tokens, slots, computed, scheduled] = batch[i];
+      lists_[i] = {to_tokens(tokens), to_slots(slots)};
+      requests_.push_back({.id = id,
+                           .is_new = is_new,
+                           .new_tokens = lists_[i].first,
+                           .new_slots = lists_[i].second,
+                           .computed_tokens = computed,
+                           .scheduled_tokens = scheduled});
+    }
   }
+  StepBatch(StepBatch&&) noexcept = default;
+  StepBatch& operator=(StepBatch&&) = delete;
+  ~StepBatch() = default;
+
+  std::span<const StepRequest> requests() const { return requests_; }
+
+ private:
+  std::vector<std::pair<std::vector<Token>, std::vector<SlotIndex>>> lists_;
+  std::vector<StepRequest> requests_;  // Of the contents of `lists_`.
+};
+
+nb::bytes plan_step(SchedulerObject& scheduler, const StepBatch& batch) {
   std::string encoded;
   {
     const GilRelease release;
-    encoded = encode_step_plan(scheduler->core().plan_step(requests));
+    encoded = encode_step_plan(scheduler->core().plan_step(batch.requests()));
   }
   return to_bytes(encoded);
 }
@@ -117,6 +134,12 @@ nb::bytes plan_step(SchedulerObject& scheduler, const std::vector<StepTuple>& ba
 }  // namespace
 
 void bind_scheduler(nb::module_& m) {
+  nb::class_<StepBatch>(m, "StepBatch")
+      .def(nb::init<const std::vector<StepTuple>&>(), "requests"_a,
+           nb::sig("def __init__(self, requests: list[tuple[int, bool, "
+                   "collections.abc.Sequence[int], collections.abc.Sequence[int], int, int]]) -> "
+                   "None"),
+           "Of (request, is_new, new tokens, new pages, computed, scheduled).");
   nb::class_<SchedulerObject>(m, "Scheduler")
       .def(nb::new_(&make_scheduler), "store"_a, "keyspace"_a, nb::kw_only(), "tokens_per_block"_a,
            "world_size"_a, "deployment_secret"_a, "lookup_deadline_s"_a, "exact_pages"_a,
@@ -137,10 +160,7 @@ void bind_scheduler(nb::module_& m) {
                    "bool"),
            "False if the request is not known: its promise is lost.")
       .def("plan_step", &plan_step, "batch"_a,
-           nb::sig("def plan_step(self, batch: list[tuple[int, bool, "
-                   "collections.abc.Sequence[int], collections.abc.Sequence[int], int, int]]) -> "
-                   "bytes"),
-           "Of (request, is_new, new tokens, new pages, computed, scheduled).")
+           "An exception loses the loads that were to be planned.")
       .def(
           "finished", [](SchedulerObject& s, RequestId id) { s->core().finished(id); }, "request"_a)
       .def(

@@ -308,6 +308,12 @@ def stat_table() -> dict[str, list[tuple[str, str, str, str]]]:
 def latency_bounds() -> list[float]:
     """Upper bounds of all buckets but the last, in seconds."""
 
+class StepBatch:
+    def __init__(
+        self, requests: list[tuple[int, bool, Sequence[int], Sequence[int], int, int]]
+    ) -> None:
+        """Of (request, is_new, new tokens, new pages, computed, scheduled)."""
+
 class Scheduler:
     def __init__(
         self,
@@ -348,10 +354,8 @@ class Scheduler:
     def allocated(self, request: int, slots: Sequence[int]) -> bool:
         """False if the request is not known: its promise is lost."""
 
-    def plan_step(
-        self, batch: list[tuple[int, bool, Sequence[int], Sequence[int], int, int]]
-    ) -> bytes:
-        """Of (request, is_new, new tokens, new pages, computed, scheduled)."""
+    def plan_step(self, batch: StepBatch) -> bytes:
+        """An exception loses the loads that were to be planned."""
 
     def finished(self, request: int) -> None: ...
     def reset(self, request: int) -> None: ...

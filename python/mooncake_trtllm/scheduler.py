@@ -370,7 +370,7 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
     @staticmethod
     def _plan(core: _native.Scheduler, reports: list[StepReport], unusable: list[int]) -> bytes:
         try:
-            return core.plan_step(
+            batch = _native.StepBatch(
                 [
                     (
                         report.request_id,
@@ -386,7 +386,9 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
         except Exception:  # noqa: BLE001 - promised loads are planned in any case
             log.exception("the reports of a step cannot be read; its requests are not saved")
             unusable.extend(report.request_id for report in reports)
-            return core.plan_step([])
+            batch = _native.StepBatch([])
+        # Once: what has been planned is not planned again, also if it is lost on its way here.
+        return core.plan_step(batch)
 
     # The life of the scheduler -----------------------------------------------------------------
 

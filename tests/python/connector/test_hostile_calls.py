@@ -235,6 +235,42 @@ def test_a_plan_that_is_lost_fails_closed(make_engine: MakeEngine) -> None:
     assert caught.value.request_ids == [promised.request_id]
 
 
+def test_a_plan_that_is_lost_after_it_was_made_fails_closed(make_engine: MakeEngine) -> None:
+    """Memory may run out when it is written down; a second plan would hold no loads."""
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    matched, pages = engine.start(promised)
+    assert matched == FULL
+    scheduler = engine.scheduler
+    real = scheduler._resources._core
+    assert real is not None
+    lost: list[bytes] = []
+
+    class Losing:
+        core: Any = real
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.core, name)
+
+        def plan_step(self, batch: Any) -> Any:
+            plan = self.core.plan_step(batch)
+            if not lost:
+                lost.append(plan)
+                raise MemoryError("injected")
+            return plan
+
+    scheduler._resources._core = Losing()  # type: ignore[assignment]
+    meta = scheduler.build_connector_meta(step(engine, promised, pages, matched))
+    scheduler._resources._core = real
+    del real, Losing
+    assert lost
+    engine.worker.bind_connector_meta(meta)
+    with pytest.raises(KvConnectorLoadError) as caught:
+        engine.worker.start_load_kv(None)
+    assert caught.value.request_ids == [promised.request_id]
+
+
 def test_a_report_that_cannot_be_read_keeps_the_loads(make_engine: MakeEngine) -> None:
     """Its request is loaded as promised, and never saved, since later deltas cannot be placed."""
     engine = make_engine()
