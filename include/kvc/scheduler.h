@@ -169,7 +169,8 @@ inline constexpr StatField<SchedulerStats> kSchedulerStats[] = {
      "Stored, but there was no staging memory on some rank, or no place for another promise."},
     {"blocks_missed", "rank_unavailable", &SchedulerStats::blocks_missed_rank_unavailable,
      StatKind::kCounter,
-     "Stored, but some rank was not connected, was lost, or got no answer of the store."},
+     "Some rank was not connected, was lost, or got no answer of the store; without a connection "
+     "the store is not asked."},
     {"blocks_missed", "recompute_cheaper", &SchedulerStats::blocks_missed_recompute_cheaper,
      StatKind::kCounter, "Stored, but computing them costs less than fetching them."},
     {"blocks_missed", "below_minimum", &SchedulerStats::blocks_missed_below_minimum,

@@ -137,6 +137,11 @@ Promise Scheduler::Impl::look_up(const BlockChain& chain, const TrackedRequest::
   if (decision->wanted == 0) return {};
   const std::span<const BlockHash> blocks = chain.blocks().subspan(first, decision->wanted);
   const Instant asked_at = clock->now();
+  if (leader != nullptr && !leader->connected()) {
+    // Without a rank nothing can be staged, whatever is stored; the leader says which one it is.
+    stage(blocks, {asked_at}, decision);
+    return {};
+  }
   const LookupTime time = lookup_time(asked_at);
   probe(blocks, time.fetches, decision);
   decide(decision, asked_at);

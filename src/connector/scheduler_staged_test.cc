@@ -131,6 +131,10 @@ TEST(SchedulerStaged, RankOutOfReachMeansNoPromiseAndNoWait) {
   EXPECT_EQ(world.explained(),
             "request 1: matched 0, offered 0 of 4, ended by: rank 2 or its store does not answer");
   EXPECT_EQ(world.scheduler->stats().blocks_missed_rank_unavailable, 4u);
+  EXPECT_EQ(world.store->count(StoreOp::kExists), 0u) << "whatever is stored";
+  world.resident = 4;
+  EXPECT_EQ(world.query(2, tokens).blocks, 0u);
+  world.resident = 0;
   world.stage.links[2]->set_connected(true);
   EXPECT_EQ(world.query(1, tokens).blocks, 4u) << "a miss is asked again";
 }
