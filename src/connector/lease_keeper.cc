@@ -28,11 +28,19 @@ std::vector<RequestId> LeaseKeeper::due(Instant now) const {
 }
 
 void LeaseKeeper::renewed(RequestId id, Instant at) {
+  Lease* lease = older_than(id, at);
+  if (lease == nullptr) return;
+  lease->since = at;
+  ++lease->renewals;
+}
+
+void LeaseKeeper::lost(RequestId id, Instant at) {
+  if (older_than(id, at) != nullptr) leases_.erase(id);
+}
+
+LeaseKeeper::Lease* LeaseKeeper::older_than(RequestId id, Instant at) {
   const auto found = leases_.find(id);
-  if (found == leases_.end()) return;
-  // Another promise may have been given to the same request meanwhile.
-  found->second.since = std::max(found->second.since, at);
-  ++found->second.renewals;
+  return found == leases_.end() || found->second.since >= at ? nullptr : &found->second;
 }
 
 }  // namespace kvc

@@ -34,7 +34,10 @@ class LeaseKeeper {
 
   /// Requests of whose lease half is over, firm promises first.
   std::vector<RequestId> due(Instant now) const;
+  /// What was asked for at `at`: the lease is renewed, or cannot be and is over. Neither of them if
+  /// another promise was given to the same request meanwhile.
   void renewed(RequestId id, Instant at);
+  void lost(RequestId id, Instant at);
 
   /// How often to ask what is due, so that no lease lapses; zero: never.
   Duration interval() const { return options_.lease / kChecksPerLease; }
@@ -48,6 +51,9 @@ class LeaseKeeper {
     bool is_firm = false;
     std::size_t renewals = 0;
   };
+
+  /// That was taken before `at`, if there is one.
+  Lease* older_than(RequestId id, Instant at);
 
   const LeaseKeeperOptions options_;
   std::unordered_map<RequestId, Lease> leases_;

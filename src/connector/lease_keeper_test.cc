@@ -71,8 +71,13 @@ TEST(LeaseKeeper, ANewPromiseBeginsAnewAndALateRenewalOfTheOldOneDoesNotAgeIt) {
   EXPECT_EQ(keeper.due(at(12)), Ids{});
   keeper.renewed(1, at(6));
   EXPECT_EQ(keeper.due(at(12)), Ids{});
+  keeper.lost(1, at(6));
+  EXPECT_EQ(keeper.size(), 1u) << "what was asked before it says nothing of it";
   keeper.renewed(7, at(6));  // Nobody's.
+  keeper.lost(7, at(6));
   EXPECT_EQ(keeper.size(), 1u);
+  keeper.lost(1, at(13));
+  EXPECT_EQ(keeper.size(), 0u);
 }
 
 }  // namespace

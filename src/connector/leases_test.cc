@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,6 +19,20 @@ using testlib::LeasingStore;
 
 constexpr Duration kLease = seconds(10);
 constexpr std::size_t kBlocks = 6;
+
+/// A store in which something happens while it is asked.
+class EventfulStore final : public testlib::PassingStore {
+ public:
+  using PassingStore::PassingStore;
+
+  std::vector<Reaction> exists(std::vector<std::string> keys, CallContext context) override {
+    std::vector<Reaction> answer = inner_->exists(std::move(keys), std::move(context));
+    if (const std::function<void()> event = meanwhile) event();
+    return answer;
+  }
+
+  std::function<void()> meanwhile;
+};
 
 class Leases : public testing::Test {
  protected:
@@ -114,6 +129,25 @@ TEST_F(Leases, WhatIsGoneIsCountedAndLeftToItsLoad) {
   EXPECT_EQ(world_.scheduler->stats().leases_lost, kBlocks - 4);
   world_.scheduler->allocated(1, make_slots(kBlocks + 1));
   EXPECT_EQ(world_.plan().loads.size(), kBlocks);
+}
+
+TEST_F(Leases, ARenewalDoesNotEndWhatWasPromisedMeanwhile) {
+  const auto eventful = std::make_shared<EventfulStore>(store_);
+  world_.scheduler = world_.make(eventful);
+  world_.query(1, tokens_);
+  world_.lose(world_.keys.shard(names_of(tokens_)[4], 1));
+  world_.clock->advance(kLease / 2);
+  eventful->meanwhile = [&] {
+    eventful->meanwhile = nullptr;
+    world_.clock->advance(std::chrono::milliseconds(1));
+    world_.scheduler->reset(1);
+    EXPECT_EQ(world_.query(1, tokens_).blocks, 4u);
+    world_.scheduler->allocated(1, make_slots(kBlocks + 1));
+  };
+  world_.scheduler->renew_leases();
+  EXPECT_EQ(world_.scheduler->stats().leases_lost, kBlocks - 4) << "of the older one";
+  wait(3 * kLease);
+  EXPECT_EQ(evict_all(), 2 * (kBlocks - 4) - 1) << "but not what nobody promised, nor is there";
 }
 
 TEST_F(Leases, AStoreThatDoesNotAnswerIsAskedAgainAndOnceARound) {

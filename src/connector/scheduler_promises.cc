@@ -349,7 +349,7 @@ bool Scheduler::Impl::renew(const Renewal& renewal) {
   if (found.available_blocks == renewal.blocks.size()) {
     leases.renewed(renewal.request, asked_at);
   } else {
-    leases.over(renewal.request);  // The load will miss it, and says so.
+    leases.lost(renewal.request, asked_at);  // The load will miss it, and says so.
   }
   return true;
 }
