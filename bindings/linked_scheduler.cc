@@ -37,8 +37,8 @@ Result<std::shared_ptr<LinkedScheduler>> LinkedScheduler::create(SchedulerOption
   linked->scheduler_ = std::move(made).value();
   Scheduler& core = *linked->scheduler_;
   if (const Duration interval = core.lease_check_interval(); interval > Duration::zero()) {
-    Result<std::unique_ptr<Ticker>> ticker =
-        Ticker::start("kvc-leases", interval, [&core] { core.renew_leases(); });
+    Result<std::unique_ptr<Ticker>> ticker = Ticker::start(
+        "kvc-leases", interval, [&core](const std::stop_token& stop) { core.renew_leases(stop); });
     if (!ticker.ok()) return ticker.status();
     linked->lease_ticker_ = std::move(ticker).value();
   }

@@ -26,6 +26,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -257,8 +258,9 @@ class Scheduler {
   /// Of leased promises: protects what they need in the store anew where half of its lease is over,
   /// from the promise until the load is planned or the request has ended. To be called every
   /// lease_check_interval(), from one thread at a time. Waits for the store, at most
-  /// `lookup_deadline` for each request.
-  void renew_leases();
+  /// `lookup_deadline` for all of them together, and leaves the rest to the next call then, or once
+  /// a stop is requested.
+  void renew_leases(const std::stop_token& stop = {});
   /// Zero where there are no leases to renew.
   Duration lease_check_interval() const;
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -118,6 +119,33 @@ TEST_F(Leases, ARoundIsBounded) {
   world_.query(2, tokens_);
   world_.clock->advance(kLease / 2);
   world_.scheduler->renew_leases();
+  EXPECT_EQ(world_.scheduler->stats().leases_renewed, kBlocks);
+}
+
+TEST_F(Leases, ARoundOfASlowStoreEndsInTimeAndTheNextOneGoesOn) {
+  const auto eventful = std::make_shared<EventfulStore>(store_);
+  world_.scheduler = world_.make(eventful);
+  constexpr std::size_t kRequests = 8;
+  for (RequestId id = 1; id <= kRequests; ++id) world_.query(id, tokens_);
+  world_.clock->advance(kLease / 2);
+  const Duration round = world_.options.lookup_deadline;
+  eventful->meanwhile = [&] { world_.clock->advance(round / 4); };
+  const Instant begin = world_.clock->now();
+  world_.scheduler->renew_leases();
+  EXPECT_LE(world_.clock->now() - begin, round + round / 4) << "the call under way comes on top";
+  EXPECT_GT(world_.scheduler->stats().leases_renewed, 0u);
+  for (std::size_t i = 1; i < kRequests; ++i) world_.scheduler->renew_leases();
+  EXPECT_EQ(world_.scheduler->stats().leases_renewed, kRequests * kBlocks);
+}
+
+TEST_F(Leases, ARoundStopsBetweenTwoRequestsWhenItIsAskedTo) {
+  const auto eventful = std::make_shared<EventfulStore>(store_);
+  world_.scheduler = world_.make(eventful);
+  for (RequestId id = 1; id <= 8; ++id) world_.query(id, tokens_);
+  world_.clock->advance(kLease / 2);
+  std::stop_source ending;
+  eventful->meanwhile = [&] { ending.request_stop(); };
+  world_.scheduler->renew_leases(ending.get_token());
   EXPECT_EQ(world_.scheduler->stats().leases_renewed, kBlocks);
 }
 

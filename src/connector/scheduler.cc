@@ -221,10 +221,11 @@ void Scheduler::set_load_budget(std::size_t blocks) {
   impl_->load_budget = blocks;
 }
 
-void Scheduler::renew_leases() {
+void Scheduler::renew_leases(const std::stop_token& stop) {
+  const Deadline deadline = Deadline::after(*impl_->clock, impl_->options.lookup_deadline);
   try {
     for (const Impl::Renewal& renewal : impl_->due_renewals()) {
-      if (!impl_->renew(renewal)) return;
+      if (stop.stop_requested() || !impl_->renew(renewal, deadline)) return;
     }
   } catch (const std::exception& error) {
     log_quietly(*impl_->logger, LogLevel::kError, error.what());

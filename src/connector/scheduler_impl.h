@@ -88,8 +88,8 @@ struct Scheduler::Impl {
   ProbeOptions probing() const;
   /// What is to be renewed now, within the bound of a round.
   std::vector<Renewal> due_renewals() KVC_EXCLUDES(mutex);
-  /// False if the store gave no answer.
-  bool renew(const Renewal& renewal) KVC_EXCLUDES(mutex);
+  /// False if the store gave no answer in time.
+  bool renew(const Renewal& renewal, Deadline deadline) KVC_EXCLUDES(mutex);
   void count_lookup(const PrefixLookup& found, Duration took) KVC_EXCLUDES(mutex);
   void count(const Decision& decision) KVC_REQUIRES(mutex);
 

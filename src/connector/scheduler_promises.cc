@@ -337,11 +337,11 @@ std::vector<Scheduler::Impl::Renewal> Scheduler::Impl::due_renewals() {
   return renewals;
 }
 
-bool Scheduler::Impl::renew(const Renewal& renewal) {
+bool Scheduler::Impl::renew(const Renewal& renewal, Deadline deadline) {
   const Instant asked_at = clock->now();
   // The same probe again, which grants the same leases.
-  const PrefixLookup found = look_up_prefix(*store, *clock, probing(), keys, renewal.blocks,
-                                            {asked_at + options.lookup_deadline});
+  const PrefixLookup found =
+      look_up_prefix(*store, *clock, probing(), keys, renewal.blocks, deadline);
   if (found.end == PrefixProbe::End::kStoreError) return false;
   const MutexLock lock(mutex);
   stats.leases_renewed += found.available_blocks;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "base/mutex.h"
@@ -12,26 +13,28 @@
 
 namespace kvc {
 
-/// The destructor waits for a call that is under way; none begins after it.
+/// The destructor waits for a call that is under way, which is asked to stop; none begins after it.
 class Ticker {
  public:
+  using Tick = std::function<void(const std::stop_token& stop)>;
+
   /// Calls `tick`, which must not throw, one `interval` after the start and one after each call.
   static Result<std::unique_ptr<Ticker>> start(const std::string& name, Duration interval,
-                                               std::function<void()> tick);
+                                               Tick tick);
   ~Ticker();
   Ticker(const Ticker&) = delete;
   Ticker& operator=(const Ticker&) = delete;
 
  private:
   Ticker() = default;
-  void run(Duration interval, const std::function<void()>& tick);
+  void run(Duration interval, const Tick& tick);
   /// False once it is time to end.
   bool wait(Duration interval) KVC_EXCLUDES(mutex_);
 
   const std::shared_ptr<const Clock> clock_ = system_clock();
   Mutex mutex_;
   CondVar changed_;
-  bool ending_ KVC_GUARDED_BY(mutex_) = false;
+  std::stop_source ending_;
   Thread thread_;
 };
 

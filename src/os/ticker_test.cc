@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <thread>
 
 namespace kvc {
 namespace {
@@ -13,7 +14,7 @@ TEST(Ticker, CallsAgainAndAgain) {
   CondVar changed;
   int calls = 0;
   Result<std::unique_ptr<Ticker>> ticker =
-      Ticker::start("ticks", std::chrono::microseconds(100), [&] {
+      Ticker::start("ticks", std::chrono::microseconds(100), [&](const std::stop_token&) {
         const MutexLock lock(mutex);
         ++calls;
         changed.notify_all();
@@ -27,7 +28,7 @@ TEST(Ticker, EndsWithoutWaitingForTheNextCall) {
   std::atomic<int> calls = 0;
   {
     Result<std::unique_ptr<Ticker>> ticker =
-        Ticker::start("ticks", std::chrono::hours(1), [&] { ++calls; });
+        Ticker::start("ticks", std::chrono::hours(1), [&](const std::stop_token&) { ++calls; });
     ASSERT_TRUE(ticker.ok());
   }
   EXPECT_EQ(calls, 0);
@@ -38,7 +39,7 @@ TEST(Ticker, NoCallComesAfterItsEnd) {
   std::atomic<bool> ended = false;
   std::atomic<int> late = 0;
   Result<std::unique_ptr<Ticker>> ticker =
-      Ticker::start("ticks", std::chrono::microseconds(1), [&] {
+      Ticker::start("ticks", std::chrono::microseconds(1), [&](const std::stop_token&) {
         if (ended) ++late;
         ++calls;
       });
@@ -48,6 +49,18 @@ TEST(Ticker, NoCallComesAfterItsEnd) {
   ticker->reset();
   ended = true;
   EXPECT_EQ(late, 0);
+}
+
+TEST(Ticker, ACallThatIsUnderWayIsAskedToStop) {
+  std::atomic<bool> begun = false;
+  Result<std::unique_ptr<Ticker>> ticker =
+      Ticker::start("ticks", std::chrono::microseconds(1), [&](const std::stop_token& stop) {
+        begun = true;
+        while (!stop.stop_requested()) std::this_thread::yield();
+      });
+  ASSERT_TRUE(ticker.ok());
+  while (!begun) std::this_thread::yield();
+  ticker->reset();
 }
 
 }  // namespace
