@@ -82,8 +82,8 @@ std::size_t query(SchedulerObject& scheduler, RequestId id, nb::handle tokens,
                          .media = to_media(media)};
   return value_or_throw([&] {
            const GilRelease release;
-           if (load_budget.has_value()) scheduler->core().set_load_budget(*load_budget);
-           return scheduler->core().query(id, content, computed_tokens);
+           if (load_budget.has_value()) scheduler->core(release).set_load_budget(*load_budget);
+           return scheduler->core(release).query(id, content, computed_tokens);
          }())
       .tokens;
 }
@@ -91,7 +91,7 @@ std::size_t query(SchedulerObject& scheduler, RequestId id, nb::handle tokens,
 bool allocated(SchedulerObject& scheduler, RequestId id, nb::handle slots) {
   const std::vector<SlotIndex> converted = to_slots(slots);
   const GilRelease release;
-  return scheduler->core().allocated(id, converted);
+  return scheduler->core(release).allocated(id, converted);
 }
 
 /// What a runtime reports of one step, read. Apart from the plan, so that a caller knows by which
@@ -126,9 +126,58 @@ nb::bytes plan_step(SchedulerObject& scheduler, const StepBatch& batch) {
   std::string encoded;
   {
     const GilRelease release;
-    encoded = encode_step_plan(scheduler->core().plan_step(batch.requests()));
+    encoded = encode_step_plan(scheduler->core(release).plan_step(batch.requests()));
   }
   return to_bytes(encoded);
+}
+
+void finished(SchedulerObject& scheduler, RequestId id) {
+  const GilRelease release;
+  scheduler->core(release).finished(id);
+}
+
+void reset(SchedulerObject& scheduler, RequestId id) {
+  const GilRelease release;
+  scheduler->core(release).reset(id);
+}
+
+void cancel_load(SchedulerObject& scheduler, RequestId id, std::size_t start_tokens) {
+  const GilRelease release;
+  scheduler->core(release).cancel_load(id, start_tokens);
+}
+
+SchedulerStats stats_of(const SchedulerObject& scheduler) {
+  const GilRelease release;
+  return scheduler->core(release).stats();
+}
+
+nb::dict numbers(const SchedulerObject& scheduler) {
+  const ChannelServerStats channel = [&] {
+    const GilRelease release;
+    return scheduler->channel_stats(release);
+  }();
+  nb::dict all = to_numbers(stats_of(scheduler), kSchedulerStats);
+  all.update(to_numbers(channel, kChannelServerStats));
+  return all;
+}
+
+nb::dict latencies(const SchedulerObject& scheduler) {
+  return to_latencies(stats_of(scheduler), kSchedulerLatencies);
+}
+
+nb::list explain(const SchedulerObject& scheduler) {
+  const std::vector<std::string> lines = [&] {
+    const GilRelease release;
+    return scheduler->core(release).explain();
+  }();
+  nb::list list;
+  for (const std::string& line : lines) list.append(to_str(line));
+  return list;
+}
+
+void note_opted_out(SchedulerObject& scheduler, RequestId id, std::string_view why) {
+  const GilRelease release;
+  scheduler->core(release).note_opted_out(id, why);
 }
 
 }  // namespace
@@ -161,45 +210,14 @@ void bind_scheduler(nb::module_& m) {
            "False if the request is not known: its promise is lost.")
       .def("plan_step", &plan_step, "batch"_a,
            "An exception loses the loads that were to be planned.")
-      .def(
-          "finished", [](SchedulerObject& s, RequestId id) { s->core().finished(id); }, "request"_a)
-      .def(
-          "reset", [](SchedulerObject& s, RequestId id) { s->core().reset(id); }, "request"_a)
-      .def(
-          "cancel_load",
-          [](SchedulerObject& s, RequestId id, std::size_t start) {
-            s->core().cancel_load(id, start);
-          },
-          "request"_a, "start_tokens"_a)
-      .def(
-          "stats",
-          [](const SchedulerObject& s) {
-            nb::dict numbers = to_numbers(s->core().stats(), kSchedulerStats);
-            numbers.update(to_numbers(s->channel_stats(), kChannelServerStats));
-            return numbers;
-          },
-          nb::sig(kNumbersType))
-      .def(
-          "latencies",
-          [](const SchedulerObject& s) {
-            return to_latencies(s->core().stats(), kSchedulerLatencies);
-          },
-          nb::sig(kLatenciesType))
-      .def(
-          "explain",
-          [](const SchedulerObject& s) {
-            nb::list lines;
-            for (const std::string& line : s->core().explain()) lines.append(to_str(line));
-            return lines;
-          },
-          nb::sig("def explain(self) -> list[str]"),
-          "A line for each of the last requests asked about, oldest first.")
-      .def(
-          "note_opted_out",
-          [](SchedulerObject& s, RequestId id, std::string_view why) {
-            s->core().note_opted_out(id, why);
-          },
-          "request"_a, "why"_a, "For explain() alone.")
+      .def("finished", &finished, "request"_a)
+      .def("reset", &reset, "request"_a)
+      .def("cancel_load", &cancel_load, "request"_a, "start_tokens"_a)
+      .def("stats", &numbers, nb::sig(kNumbersType))
+      .def("latencies", &latencies, nb::sig(kLatenciesType))
+      .def("explain", &explain, nb::sig("def explain(self) -> list[str]"),
+           "A line for each of the last requests asked about, oldest first.")
+      .def("note_opted_out", &note_opted_out, "request"_a, "why"_a, "For explain() alone.")
       .def("disown", &SchedulerObject::disown,
            "Give up without cleaning up: after a fork, in the child.");
 }

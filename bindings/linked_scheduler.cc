@@ -72,7 +72,7 @@ LinkedScheduler::~LinkedScheduler() {
   if (server_ != nullptr) server_->close();
 }
 
-ChannelServerStats LinkedScheduler::channel_stats() const {
+ChannelServerStats LinkedScheduler::channel_stats(const GilRelease& /*proof*/) const {
   return server_ == nullptr ? ChannelServerStats{} : server_->stats();
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "bindings/gil.h"
 #include "bindings/linked_worker.h"
 #include "kvc/channel.h"
 #include "kvc/scheduler.h"
@@ -31,9 +32,10 @@ class LinkedScheduler {
                                                          SchedulerParts parts);
   ~LinkedScheduler();
 
-  Scheduler& core() { return *scheduler_; }
-  const Scheduler& core() const { return *scheduler_; }
-  ChannelServerStats channel_stats() const;
+  /// To be called without the GIL: calls wait for one another, and one that does so with the GIL
+  /// holds up every thread of Python.
+  Scheduler& core(const GilRelease& /*proof*/) const { return *scheduler_; }
+  ChannelServerStats channel_stats(const GilRelease& proof) const;
 
  private:
   Status link_ranks(const SchedulerParts& parts);
