@@ -39,6 +39,8 @@ std::string reason_of(const Decision& decision) {
              std::to_string(decision.running_decodes) + " decodes running)";
     case PrefixEnd::kBelowMinimum:
       return "below the minimum hit";
+    case PrefixEnd::kCancelled:
+      return "a part that was cancelled";
     case PrefixEnd::kOptedOut:
       return decision.why.empty() ? "opted out" : "opted out: " + decision.why;
   }
@@ -65,26 +67,15 @@ std::string to_line(const Decision& decision) {
 }
 
 void DecisionLog::add(Decision decision) {
+  if (limit_ == 0) return;
   const auto same = [&](const Decision& one) { return one.request == decision.request; };
-  const auto known = std::ranges::find_if(ring_, same);
-  if (known != ring_.end()) {
-    if (decision.repeated) {
-      ++known->repeats;
-      return;
-    }
-    *known = std::move(decision);
-  } else if (ring_.size() < limit_) {
-    ring_.push_back(std::move(decision));
-  } else if (limit_ > 0) {
-    ring_[next_] = std::move(decision);
-    next_ = (next_ + 1) % limit_;
+  const auto known = std::ranges::find_if(entries_, same);
+  if (known != entries_.end()) {
+    entries_.erase(known);
+  } else if (entries_.size() >= limit_) {
+    entries_.pop_front();
   }
-}
-
-std::vector<Decision> DecisionLog::entries() const {
-  std::vector<Decision> entries = ring_;
-  std::rotate(entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(next_), entries.end());
-  return entries;
+  entries_.push_back(std::move(decision));
 }
 
 }  // namespace kvc

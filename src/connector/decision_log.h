@@ -5,9 +5,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "kvc/step_plan.h"
 
@@ -28,12 +28,13 @@ enum class PrefixEnd : std::uint8_t {
   kUnavailable,  ///< A rank that is not connected, is lost, or gets no answer of the store.
   kRecomputeCheaper,
   kBelowMinimum,  ///< So short a hit is not worth its handling.
+  kCancelled,     ///< Promised once, and then cancelled by the caller.
   kOptedOut,      ///< The request was not looked up at all.
 };
 inline constexpr std::size_t kPrefixEnds = static_cast<std::size_t>(PrefixEnd::kOptedOut) + 1;
 
-/// Of one query, in blocks. Blocks that the prompt could have got are offered or missed for one
-/// reason each.
+/// Of one query, and of those that repeat it, in blocks. Blocks that the prompt could have got are
+/// offered or missed for one reason each.
 struct Decision {
   RequestId request = 0;
   std::size_t matched = 0;   ///< By the engine itself, before.
@@ -42,9 +43,8 @@ struct Decision {
   std::size_t offered = 0;
   std::array<std::size_t, kPrefixEnds> missed{};
   PrefixEnd end = PrefixEnd::kAll;
-  std::uint32_t rank = 0;  ///< Where `end` names one.
-  bool repeated = false;   ///< The answer of an earlier query, given again.
-  std::uint32_t repeats = 0;
+  std::uint32_t rank = 0;     ///< Where `end` names one.
+  std::uint32_t repeats = 0;  ///< How often it was given again since, for the same question.
   // What the choice between loading and computing was made from.
   double blocks_per_second = 0;
   double prefill_tokens_per_s = 0;
@@ -65,14 +65,14 @@ class DecisionLog {
  public:
   explicit DecisionLog(std::size_t limit) : limit_(limit) {}
 
+  /// It replaces what was known of the request.
   void add(Decision decision);
   /// Oldest first.
-  std::vector<Decision> entries() const;
+  const std::deque<Decision>& entries() const { return entries_; }
 
  private:
   std::size_t limit_;
-  std::size_t next_ = 0;  // To be overwritten, once the ring is full.
-  std::vector<Decision> ring_;
+  std::deque<Decision> entries_;  // Oldest first.
 };
 
 }  // namespace kvc

@@ -54,21 +54,22 @@ TEST(Decision, EveryEndHasWords) {
 TEST(DecisionLog, KeepsTheNewestOfEachRequest) {
   DecisionLog log(3);
   for (RequestId id = 1; id <= 5; ++id) log.add(decision_of(id, id));
-  std::vector<Decision> entries = log.entries();
-  ASSERT_EQ(entries.size(), 3u);
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(entries[i].request, i + 3);
+  const auto requests = [&log] {
+    std::vector<RequestId> ids;
+    for (const Decision& entry : log.entries()) ids.push_back(entry.request);
+    return ids;
+  };
+  EXPECT_EQ(requests(), (std::vector<RequestId>{3, 4, 5}));
 
-  log.add(decision_of(4, 40));
-  Decision again = decision_of(4, 1);
-  again.repeated = true;
+  Decision again = decision_of(3, 30);
+  again.repeats = 2;
   log.add(again);
-  log.add(again);
-  entries = log.entries();
-  ASSERT_EQ(entries.size(), 3u) << "one line a request";
-  EXPECT_EQ(entries[1].wanted, 40u);
-  EXPECT_EQ(to_line(entries[1]),
-            "request 4: matched 0, offered 40 of 40, asked 3 times, ended by: the end of the "
+  EXPECT_EQ(requests(), (std::vector<RequestId>{4, 5, 3})) << "one line a request, by its last one";
+  EXPECT_EQ(to_line(log.entries().back()),
+            "request 3: matched 0, offered 30 of 30, asked 3 times, ended by: the end of the "
             "prompt");
+  log.add(decision_of(6, 6));
+  EXPECT_EQ(requests(), (std::vector<RequestId>{5, 3, 6}));
 
   DecisionLog none(0);
   none.add(decision_of(1, 1));

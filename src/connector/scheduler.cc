@@ -258,7 +258,7 @@ void Scheduler::note_opted_out(RequestId id, std::string_view why) {
 }
 
 std::vector<std::string> Scheduler::explain() const {
-  std::vector<Decision> entries;
+  std::deque<Decision> entries;
   {
     const MutexLock lock(impl_->mutex);
     entries = impl_->decisions.entries();

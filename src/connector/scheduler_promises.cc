@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -101,6 +102,7 @@ Result<Offer> Scheduler::Impl::query(RequestId id, const RequestContent& content
   if (promise.blocks.empty()) promise = look_up(*chain, identity, &decision);
   TrackedRequest request(hashing, std::move(chain).value(), std::move(identity));
   request.set_promise(promise);
+  request.set_decision(decision);
   track(id, std::move(request), &decision);
   return Offer{decision.offered, decision.offered * options.tokens_per_block};
 }
@@ -274,9 +276,10 @@ void Scheduler::Impl::count_lookup(const PrefixLookup& found, Duration took) {
 }
 
 void Scheduler::Impl::count(const Decision& decision) {
-  stats.blocks_looked_up += decision.wanted;
+  stats.blocks_looked_up +=
+      std::accumulate(decision.missed.begin(), decision.missed.end(), decision.offered);
   stats.blocks_offered += decision.offered;
-  stats.blocks_resident += decision.resident;
+  if (decision.repeats == 0) stats.blocks_resident += decision.resident;
   for (std::size_t end = 0; end < kPrefixEnds; ++end) {
     if (kMissCounters[end] != nullptr) stats.*kMissCounters[end] += decision.missed[end];
   }
@@ -297,8 +300,11 @@ Promise Scheduler::Impl::earlier_promise(RequestId id, const BlockChain& chain,
   if (!earlier->is_same_question(chain, identity)) return {};
   if (leader != nullptr && (promise.hold == 0 || !leader->renew(promise.hold))) return {};
   earlier->forget_hold();
-  decision->repeated = true;
-  decision->want(promise.blocks.size());
+  // As it was then, told once more; what was missed then was counted then.
+  *decision = earlier->decision();
+  ++decision->repeats;
+  decision->cut(promise.blocks.size(), PrefixEnd::kCancelled);
+  decision->missed = {};
   return promise;
 }
 

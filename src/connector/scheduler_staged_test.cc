@@ -443,6 +443,42 @@ TEST(SchedulerStaged, LeaderMustFit) {
   }
 }
 
+void expect_balanced(const SchedulerStats& stats) {
+  std::uint64_t missed = 0;
+  for (const StatField<SchedulerStats>& row : kSchedulerStats) {
+    if (row.family == "blocks_missed") missed += stats.*row.field;
+  }
+  EXPECT_EQ(stats.blocks_looked_up, stats.blocks_offered + missed);
+}
+
+TEST(SchedulerStaged, ARepeatedPromiseIsExplainedAsItCameAbout) {
+  StagedWorld world;
+  world.options.explained_requests = 2;
+  world.remake();
+  const std::vector<Token> tokens = world.stored_prompt(5);
+  world.stage.stages(1, 3, StageEnd::kRejected);
+  world.resident = 1;
+  ASSERT_EQ(world.query(1, tokens, kBlockTokens).blocks, 3u);
+  const std::vector<Token> other = make_tokens(2 * kBlockTokens + 1, 900);
+  for (RequestId id = 2; id < 5; ++id) world.query(id, other);  // Nothing is remembered of it.
+  ASSERT_EQ(world.query(1, tokens, kBlockTokens).blocks, 3u);
+  EXPECT_EQ(world.explained(),
+            "request 1: matched 1, offered 3 of 4 (1 resident), asked 2 times, ended by: rejected "
+            "on rank 1");
+  world.query(4, other);
+  EXPECT_EQ(world.query(1, tokens, kBlockTokens).blocks, 3u);
+  EXPECT_NE(world.explained().find("request 1: "), std::string::npos) << "asked about last";
+  world.scheduler->cancel_load(1, 3 * kBlockTokens);
+  EXPECT_EQ(world.query(1, tokens, kBlockTokens).blocks, 2u);
+  EXPECT_EQ(world.explained(),
+            "request 1: matched 1, offered 2 of 4 (1 resident), asked 4 times, ended by: a part "
+            "that was cancelled");
+  const SchedulerStats stats = world.scheduler->stats();
+  EXPECT_EQ(stats.blocks_missed_rejected, 1u) << "once";
+  EXPECT_EQ(stats.blocks_resident, 1u + 3u) << "of each request, once";
+  expect_balanced(stats);
+}
+
 TEST(SchedulerStaged, NothingIsPromisedPastTheBoundOnHolds) {
   StagedWorld world;
   const std::vector<Token> tokens = world.stored_prompt(2);
@@ -522,14 +558,6 @@ class HoldingRanks {
   Random& random_;
   std::map<HoldId, std::vector<BlockHash>> held_[2];
 };
-
-void expect_balanced(const SchedulerStats& stats) {
-  std::uint64_t missed = 0;
-  for (const StatField<SchedulerStats>& row : kSchedulerStats) {
-    if (row.family == "blocks_missed") missed += stats.*row.field;
-  }
-  EXPECT_EQ(stats.blocks_looked_up, stats.blocks_offered + missed);
-}
 
 TEST(SchedulerStaged, RandomLivesKeepEveryFirmPromiseAndLeaveNothingHeld) {
   Random random(testlib::test_seed(1));

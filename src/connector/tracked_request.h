@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "connector/decision_log.h"
 #include "keyspace/chain_cache.h"
 #include "kvc/block_hash.h"
 #include "kvc/clock.h"
@@ -47,7 +48,10 @@ class TrackedRequest {
 
   /// REQUIRES: no allocation was told yet.
   void set_promise(const Promise& promise);
-  Promise promise() const { return {promised_, probed_at_, hold_}; }
+  Promise promise() const { return {.blocks = promised_, .probed_at = probed_at_, .hold = hold_}; }
+  /// How the promise came about.
+  const Decision& decision() const { return decision_; }
+  void set_decision(const Decision& decision) { decision_ = decision; }
   HoldId hold() const { return hold_; }
   /// The hold is over, or belongs to someone else.
   void forget_hold() { hold_ = 0; }
@@ -105,6 +109,7 @@ class TrackedRequest {
   BlockRange loaded_;  // Handed out as loads for this allocation.
   Instant probed_at_{};
   HoldId hold_ = 0;
+  Decision decision_;
   std::size_t next_save_ = 0;  // Blocks before it are decided.
   bool owes_loads_ = false;
   bool allocated_ = false;
