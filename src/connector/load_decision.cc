@@ -12,7 +12,6 @@ constexpr double kShareOfPrefill = 0.5;
 constexpr double kWeight = 0.25;
 /// A fetch of which nothing arrived.
 constexpr double kPartOfABlock = 0.25;
-constexpr Duration kTellingWait = std::chrono::milliseconds(10);
 
 bool is_recompute_cheaper(const LoadQuestion& question) {
   if (question.to_fetch == 0 || question.blocks_per_second <= 0 ||

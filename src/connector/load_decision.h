@@ -21,7 +21,9 @@
 namespace kvc {
 
 struct LoadQuestion {
-  std::size_t resident = 0;         ///< Leading blocks that need no fetch.
+  /// Leading blocks that rank 0 has. They are taken to need no fetch, though another rank may have
+  /// to fetch them: nobody here knows.
+  std::size_t resident = 0;
   std::size_t to_fetch = 0;         ///< Blocks after them that are in the store.
   double blocks_per_second = 0;     ///< Of fetches so far. 0: not known, so try.
   double prefill_tokens_per_s = 0;  ///< Of the engine. 0: do not decide, load.
@@ -49,6 +51,8 @@ class FetchSpeed {
   /// Without a fetch for so long the last ones say nothing any more. Bounds how long a slow moment
   /// keeps loads from being tried.
   static constexpr Duration kFreshFor = std::chrono::seconds(10);
+  /// What takes less may have been a message, without any fetch.
+  static constexpr Duration kTellingWait = std::chrono::milliseconds(10);
 
   /// `blocks` were fetched within `took`. None at all counts as a part of one, and only where that
   /// tells something: after a while, or if it is less than was known.

@@ -216,9 +216,12 @@ HoldId Scheduler::Impl::stage(std::span<const BlockHash> blocks, Deadline deadli
     const MutexLock lock(mutex);
     stats.staging_latency.add(staged_at - ordered_at);
     const bool moved_what_it_could = staged.end == StageEnd::kAll || staged.end == StageEnd::kLate;
-    if (moved_what_it_could && blocks.size() > decision->resident) {
-      const std::size_t all = std::max<std::size_t>(staged.blocks, decision->resident);
-      fetch_speed.fetched(all - decision->resident, staged_at - ordered_at, staged_at);
+    // What rank 0 has in memory, another rank may have to fetch; only the time tells that.
+    const bool rank0_fetched = blocks.size() > decision->resident;
+    const Duration took = staged_at - ordered_at;
+    if (moved_what_it_could && (rank0_fetched || took >= FetchSpeed::kTellingWait)) {
+      const std::size_t had = rank0_fetched ? decision->resident : 0;
+      fetch_speed.fetched(std::max<std::size_t>(staged.blocks, had) - had, took, staged_at);
     }
   }
   decision->cut(staged.blocks, end_of(staged.end), staged.rank);

@@ -392,6 +392,27 @@ TEST(SchedulerStaged, BlocksThatAreComputedFasterAreNotFetched) {
   EXPECT_EQ(world.query(4, tokens).blocks, 6u) << "long ago; tried again";
 }
 
+TEST(SchedulerStaged, WhatOtherRanksFetchOfResidentBlocksIsMeasured) {
+  StagedWorld world;
+  world.options.prefill_tokens_per_s = 1000;  // 250 blocks.
+  world.remake();
+  Duration each = std::chrono::milliseconds(1);
+  world.stage.links[1]->answer_with([&](const StageOrder& order) {
+    world.clock->advance(each * order.blocks.size());
+    world.stage.report(
+        1, {order.hold, static_cast<std::uint32_t>(order.blocks.size()), true, StageEnd::kAll});
+  });
+  const std::vector<Token> tokens = world.stored_prompt(5);
+  world.resident = 5;
+  EXPECT_EQ(world.query(1, tokens).blocks, 5u);
+  EXPECT_EQ(world.scheduler->stats().fetch_blocks_per_s, 0u) << "so quick is a message, too";
+  each = std::chrono::milliseconds(10);
+  EXPECT_EQ(world.query(2, tokens).blocks, 5u);
+  EXPECT_EQ(world.scheduler->stats().fetch_blocks_per_s, 100u);
+  world.resident = 0;
+  EXPECT_EQ(world.query(3, tokens).blocks, 0u) << "computed faster";
+}
+
 TEST(SchedulerStaged, RunningDecodesCount) {
   StagedWorld world;
   const std::vector<Token> prompt = make_tokens(5);
