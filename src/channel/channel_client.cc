@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -135,6 +134,7 @@ class ChannelClient::Core final : public ConnectionOwner {
   std::uint32_t failures_ = 0;  ///< In a row.
   std::uint32_t beats_ = 0;     ///< Since the attempt began.
   bool is_in_ = false;          ///< Welcomed on the present connection.
+  HoldId newest_hold_ = 0;      ///< Of which the leader spoke.
   std::unique_ptr<StreamProtocol::socket> connecting_;
   std::shared_ptr<Connection> connection_;
   std::optional<asio::steady_timer> retry_;
@@ -297,6 +297,7 @@ void ChannelClient::Core::on_message(Connection& from, Message message) {
 void ChannelClient::Core::obey(Message message) {
   if (auto* order = std::get_if<StageOrder>(&message)) {
     counters_->add(&ChannelClientStats::orders_received);
+    newest_hold_ = std::max(newest_hold_, order->hold);
     rank_->stage(std::move(*order),
                  [way = way_back_](const StageProgress& progress) { way->report(progress); });
   } else if (const auto* release = std::get_if<HoldRelease>(&message)) {
@@ -317,6 +318,7 @@ void ChannelClient::Core::on_welcome(const Welcome& welcome) {
   counters_->set_connected(true);
   lines_.log(LogLevel::kInfo,
              "rank " + std::to_string(options_.rank) + " is connected with " + describe(*leader_));
+  newest_hold_ = std::max(newest_hold_, welcome.holds.newest);
   rank_->keep_only(welcome.holds.live, welcome.holds.newest);
   way_back_->line.attach(connection_);
 }
@@ -343,9 +345,10 @@ void ChannelClient::Core::on_bye() {
   set_phase(Phase::kResting);
 }
 
-/// Hold ids are each leader's own.
+/// All of the leader that was met last. None past what it spoke of: the holds of the next leader
+/// are newer, and the rank takes no order of a hold that has ended.
 void ChannelClient::Core::end_holds() {
-  rank_->keep_only({}, std::numeric_limits<HoldId>::max());
+  rank_->keep_only({}, std::exchange(newest_hold_, 0));
   way_back_ = nullptr;
 }
 

@@ -454,7 +454,7 @@ TEST(ChannelFaults, WhenTheLeaderIsGoneAttemptsEndAndAPlanStartsThemAnew) {
 }
 
 TEST(ChannelFaults, ALeaderThatStartsAnewIsFoundByItsNewText) {
-  auto first = std::make_unique<Leader>(server_options(2));
+  auto first = std::make_unique<Leader>(server_options(2), LiveHolds{.live = {4}, .newest = 7});
   Follower follower(client_options(1, 2));
   ASSERT_TRUE(follower.client->meet(first->server->rendezvous()).ok());
   ASSERT_TRUE(first->wait_for_all());
@@ -464,7 +464,8 @@ TEST(ChannelFaults, ALeaderThatStartsAnewIsFoundByItsNewText) {
   ASSERT_TRUE(follower.client->meet(second.server->rendezvous()).ok());
   EXPECT_TRUE(second.wait_for_all());
   EXPECT_TRUE(follower.rank->wait_for_kept(3));
-  EXPECT_EQ(follower.rank->kept()[1].newest, ~HoldId{0});
+  EXPECT_EQ(follower.rank->kept()[1].newest, 7u) << "the last that it has heard of";
+  EXPECT_TRUE(follower.rank->kept()[1].live.empty());
 }
 
 }  // namespace

@@ -1,0 +1,114 @@
+// Staging through a channel: a leader of promises on one end, a rank's worker on the other.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "channel/channel_fixture.h"
+#include "connector/worker_fixture.h"
+#include "kvc/executor.h"
+#include "kvc/stage_leader.h"
+
+namespace kvc {
+namespace {
+
+constexpr std::uint64_t kBlocks = 3;
+
+std::vector<BlockHash> staged_blocks() {
+  std::vector<BlockHash> blocks;
+  for (std::uint64_t number = 1; number <= kBlocks; ++number) blocks.push_back(make_hash(number));
+  return blocks;
+}
+
+/// A leader of two ranks. The first has every block.
+class StagingLeader {
+ public:
+  explicit StagingLeader(HoldId newest_before)
+      : leader_(std::make_shared<StageLeader>(
+            StageLeaderOptions{.world_size = 2, .newest_before = newest_before}, system_clock())) {
+    Result<std::unique_ptr<ChannelServer>> made = ChannelServer::create(
+        {.world_size = 2, .folder = ::testing::TempDir(), .heartbeat = kPatient}, kTestKeyspace,
+        make_null_logger());
+    EXPECT_TRUE(made.ok()) << made.status().to_string();
+    server_ = std::move(*made);
+    leader_->set_links(
+        {make_direct_link(0, std::make_shared<FakeRank>(), leader_), server_->link(1)});
+    server_->serve(leader_, [leader = std::weak_ptr(leader_)] {
+      const std::shared_ptr<StageLeader> alive = leader.lock();
+      return alive == nullptr ? LiveHolds{} : alive->live_holds();
+    });
+  }
+  ~StagingLeader() { server_->close(); }
+
+  const std::string& rendezvous() const { return server_->rendezvous(); }
+  bool wait_for_rank() const {
+    return eventually([this] { return leader_->connected(); });
+  }
+  StagedBlocks stage() {
+    return leader_->stage(staged_blocks(),
+                          Deadline::after(*system_clock(), std::chrono::seconds(20)));
+  }
+
+ private:
+  const std::shared_ptr<StageLeader> leader_;
+  std::unique_ptr<ChannelServer> server_;
+};
+
+/// The second rank: its memory, its fetches and its way to the leader are the real ones.
+struct StagingRank : WorkerWorld {
+  StagingRank() {
+    options.staged = true;
+    options.rank = 1;
+    options.world_size = 2;
+    executor_in_use = make_thread_pool({.name = "stage", .threads = 2});
+    start();
+    for (std::uint64_t number = 1; number <= kBlocks; ++number) {
+      put_raw(shard(number), sealed(number));
+    }
+    Result<std::unique_ptr<ChannelClient>> made =
+        ChannelClient::create({.rank = 1, .world_size = 2, .heartbeat = kPatient}, kTestKeyspace,
+                              worker->stage_rank(), logger);
+    EXPECT_TRUE(made.ok()) << made.status().to_string();
+    client = std::move(*made);
+  }
+
+  std::unique_ptr<ChannelClient> client;
+};
+
+void expect_all_staged(StagingLeader& leader, StagingRank& rank) {
+  ASSERT_TRUE(rank.client->meet(leader.rendezvous()).ok());
+  ASSERT_TRUE(leader.wait_for_rank());
+  for (int query = 0; query < 2; ++query) {
+    const StagedBlocks staged = leader.stage();
+    EXPECT_EQ(staged.blocks, kBlocks) << "ended by " << static_cast<int>(staged.end);
+  }
+}
+
+TEST(ChannelStage, ARankTakesTheOrdersOfEveryLeaderThatItMeets) {
+  StagingRank rank;
+  // One ends in good order before the next is met; another is there still, and is left.
+  HoldId newest_before = 0;
+  std::vector<std::unique_ptr<StagingLeader>> still_there;
+  for (const bool ends : {true, true, false, false, true}) {
+    auto leader = std::make_unique<StagingLeader>(newest_before);
+    expect_all_staged(*leader, rank);
+    if (!ends) still_there.push_back(std::move(leader));
+    leader.reset();
+    EXPECT_TRUE(ends ? eventually([&] { return rank.client->stats().connected == 0; }) : true);
+    newest_before += 1000;
+  }
+}
+
+TEST(ChannelStage, NoHoldOfALeaderThatWasLeftStays) {
+  StagingRank rank;
+  StagingLeader first(0);
+  expect_all_staged(first, rank);
+  EXPECT_EQ(rank.worker->stats().holds_open, 2u);
+  StagingLeader second(1000);
+  expect_all_staged(second, rank);
+  EXPECT_EQ(rank.worker->stats().holds_open, 2u) << "those of the second";
+}
+
+}  // namespace
+}  // namespace kvc
