@@ -74,7 +74,9 @@ class StageLink {
  public:
   virtual ~StageLink() = default;
   virtual bool connected() const = 0;
-  virtual void stage(StageOrder order) = 0;
+  /// Whether a connection has taken the order. If so, either the rank gets it or its loss is told
+  /// after this call began; if not, nobody is told, and the order will not be answered.
+  virtual bool stage(StageOrder order) = 0;
   virtual void release(HoldRelease release) = 0;
 };
 
@@ -95,7 +97,8 @@ class StageRank {
   /// `report` may be called from any thread, also before this returns.
   virtual void stage(StageOrder order, Report report) = 0;
   virtual void release(HoldRelease release) = 0;
-  /// After a lost connection: of holds up to `newest`, only `live` are kept.
+  /// After a lost connection: of holds up to `newest`, only `live` are kept. The order of a live
+  /// one may still come.
   virtual void keep_only(std::span<const HoldId> live, HoldId newest) = 0;
 };
 

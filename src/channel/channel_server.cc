@@ -50,9 +50,10 @@ class RankLink final : public StageLink {
   explicit RankLink(std::shared_ptr<Counters> counters) : counters_(std::move(counters)) {}
 
   bool connected() const override { return line_.connected(); }
-  void stage(StageOrder order) override {
+  bool stage(StageOrder order) override {
     const bool sent = order.hold != 0 && line_.send(std::move(order));
     counters_->add(sent ? &ChannelServerStats::orders_sent : &ChannelServerStats::orders_dropped);
+    return sent;
   }
   void release(HoldRelease release) override {
     if (release.hold != 0) static_cast<void>(line_.send(release));

@@ -110,5 +110,28 @@ TEST(ChannelStage, NoHoldOfALeaderThatWasLeftStays) {
   EXPECT_EQ(rank.worker->stats().holds_open, 2u) << "those of the second";
 }
 
+TEST(ChannelStage, AnOrderBesideAConnectionIsAnswered) {
+  StagingRank rank;
+  const auto sink = std::make_shared<FakeSink>();
+  Result<std::unique_ptr<ChannelServer>> server = ChannelServer::create(
+      {.world_size = 2, .folder = ::testing::TempDir(), .heartbeat = kPatient}, kTestKeyspace,
+      make_null_logger());
+  ASSERT_TRUE(server.ok());
+  const std::shared_ptr<StageLink> link = (*server)->link(1);
+  bool taken = false;
+  // Begun and ordered when the link is connected already, and the list is not drawn up yet.
+  (*server)->serve(sink, [&] {
+    taken = link->stage(
+        {.hold = 5, .blocks = staged_blocks(), .fetch_budget = std::chrono::seconds(30)});
+    return LiveHolds{.live = {5}, .newest = 5};
+  });
+  ASSERT_TRUE(rank.client->meet((*server)->rendezvous()).ok());
+  ASSERT_TRUE(sink->wait_for_progress(1));
+  EXPECT_TRUE(eventually([&] { return sink->progress().back().second.done; }));
+  EXPECT_EQ(sink->progress().back().second.staged, kBlocks);
+  (*server)->close();
+  EXPECT_TRUE(taken);
+}
+
 }  // namespace
 }  // namespace kvc

@@ -113,14 +113,14 @@ TEST_P(ChannelOnBothKinds, ARankThatIsNotThereCountsAsLostAndTakesNoOrders) {
   const Leader leader(server_options(3));
   EXPECT_FALSE(leader.server->complete());
   EXPECT_FALSE(leader.server->link(1)->connected());
-  leader.server->link(1)->stage(order_of(1, 5));
+  EXPECT_FALSE(leader.server->link(1)->stage(order_of(1, 5)));
   leader.server->link(1)->release({.hold = 1});
   EXPECT_EQ(leader.server->stats().orders_dropped, 1u);
   Follower follower(client_options(1, 3));
   ASSERT_TRUE(follower.client->meet(leader.server->rendezvous()).ok());
   EXPECT_TRUE(eventually([&] { return leader.server->link(1)->connected(); }));
   EXPECT_FALSE(leader.server->complete()) << "rank 2 is not there";
-  leader.server->link(1)->stage(order_of(2, 1));
+  EXPECT_TRUE(leader.server->link(1)->stage(order_of(2, 1)));
   ASSERT_TRUE(follower.rank->wait_for_orders(1));
   EXPECT_EQ(follower.rank->orders()[0].hold, 2u) << "what was dropped stays dropped";
 }

@@ -11,10 +11,11 @@ class DirectLink final : public StageLink {
       : rank_(rank), stage_(std::move(stage)), sink_(std::move(sink)) {}
 
   bool connected() const override { return true; }
-  void stage(StageOrder order) override {
+  bool stage(StageOrder order) override {
     stage_->stage(std::move(order), [rank = rank_, sink = sink_](const StageProgress& progress) {
       if (const std::shared_ptr<StageSink> held = sink.lock()) held->on_progress(rank, progress);
     });
+    return true;
   }
   void release(HoldRelease release) override { stage_->release(release); }
 

@@ -32,7 +32,7 @@ HostTier::HostTier(std::shared_ptr<StagingPool> pages, HostTierOptions options)
 // What the leader says --------------------------------------------------------------------------
 
 void HostTier::stage(StageOrder order, Instant give_up_at) {
-  if (order.hold == 0 || order.hold <= settled_up_to_ || by_hold_.contains(order.hold)) return;
+  if (order.hold == 0 || is_settled(order.hold) || by_hold_.contains(order.hold)) return;
   if (const auto at = releases_.find(order.hold); at != releases_.end()) {
     if (at->second == 0) return;
     if (order.blocks.size() > at->second) order.blocks.resize(at->second);
@@ -46,6 +46,7 @@ void HostTier::stage(StageOrder order, Instant give_up_at) {
     return;
   }
   const HoldId hold = order.hold;
+  awaited_.erase(hold);
   const Sequence sequence = ++last_sequence_;
   Order& begun = orders_[sequence];
   begun.hold = hold;
@@ -88,11 +89,17 @@ void HostTier::release(const HoldRelease& release) {
 }
 
 void HostTier::keep_only(std::span<const HoldId> live, HoldId newest) {
+  std::set<HoldId> kept(live.begin(), live.end());
   std::vector<HoldId> over;
   for (const auto& [hold, sequence] : by_hold_) {
-    if (hold <= newest && std::ranges::find(live, hold) == live.end()) over.push_back(hold);
+    if (hold <= newest && !kept.contains(hold)) over.push_back(hold);
   }
   for (const HoldId hold : over) release({.hold = hold, .from_block = 0});
+  // One that was ordered while the leader drew up the list comes after it.
+  std::erase_if(kept, [&](HoldId hold) {
+    return hold > newest || is_settled(hold) || by_hold_.contains(hold);
+  });
+  awaited_ = std::move(kept);
   settled_up_to_ = std::max(settled_up_to_, newest);
 }
 
@@ -193,7 +200,8 @@ void HostTier::note_news(Sequence sequence, Order& order) {
 }
 
 void HostTier::remember_release(const HoldRelease& release) {
-  if (release.hold == 0 || release.hold <= settled_up_to_) return;
+  if (release.hold == 0 || is_settled(release.hold)) return;
+  if (release.from_block == 0 && awaited_.erase(release.hold) > 0) return;
   const auto [at, is_new] = releases_.try_emplace(release.hold, release.from_block);
   at->second = std::min(at->second, release.from_block);
   if (!is_new) return;

@@ -66,6 +66,8 @@ class HostTier {
   void stage(StageOrder order, Instant give_up_at);
   /// Of a hold that is not known: its order may be on the way, and is cut when it comes.
   void release(const HoldRelease& release);
+  /// Ends all holds up to `newest` but those of `live`. Of the former no order is taken any more;
+  /// that of a live one may come yet.
   void keep_only(std::span<const HoldId> live, HoldId newest);
   /// One for each hold of which there is news. A hold that was released in part, as far as it is
   /// staged, has none any more.
@@ -157,6 +159,8 @@ class HostTier {
   void proceed(Sequence sequence, Order& order);
   void note_news(Sequence sequence, Order& order);
   void remember_release(const HoldRelease& release);
+  /// Whether an order of that hold comes too late.
+  bool is_settled(HoldId hold) const { return hold <= settled_up_to_ && !awaited_.contains(hold); }
 
   std::vector<Fetch> begin_of(std::set<Sequence>& wanting, std::size_t max, Instant now);
   bool begin_next(Sequence sequence, Order& order, std::vector<Fetch>& fetches);
@@ -183,7 +187,8 @@ class HostTier {
   std::vector<StageProgress> refused_;
   std::unordered_map<HoldId, std::uint32_t> releases_;  // Of holds that are over, or not here yet.
   std::deque<HoldId> releases_by_age_;
-  HoldId settled_up_to_ = 0;  // Of orders up to it, none is to come any more.
+  HoldId settled_up_to_ = 0;  // Of orders up to it, none is to come any more, ...
+  std::set<HoldId> awaited_;  // ... but of these. Bounded by what the leader told last.
   Sequence last_sequence_ = 0;
   std::uint64_t uses_ = 0;
   std::uint64_t evictions_ = 0;

@@ -460,6 +460,24 @@ TEST(HostTier, HoldsThatTheLeaderDoesNotKnowAnyMoreEnd) {
   EXPECT_EQ(world.tier->held(), 0u);
 }
 
+TEST(HostTier, OrderOfALiveHoldMayComeAfterTheListOfThem) {
+  World world(8);
+  world.stage(1, {1});
+  const std::vector<HoldId> live{1, 3, 4, 5};
+  world.tier->keep_only(live, 5);
+  world.release(4);
+  world.release(5, 1);
+  for (const HoldId hold : {1, 2, 3, 4, 5}) world.stage(hold, {hold, hold + 10});
+  world.fetch_all();
+  EXPECT_EQ(world.reports(), "1:1 all, 3:2 all, 5:1 all") << "2 is over, 4 was released";
+  for (const HoldId hold : {1, 3, 5}) world.release(hold);
+  for (const HoldId hold : {1, 2, 3, 4, 5}) world.stage(hold, {hold});
+  EXPECT_EQ(world.tier->holds(), 0u) << "an order comes once";
+  world.tier->keep_only(live, 5);
+  for (const HoldId hold : {1, 2, 3, 4, 5}) world.stage(hold, {hold});
+  EXPECT_EQ(world.tier->holds(), 0u) << "what was settled stays so";
+}
+
 TEST(HostTier, HoldWithoutANumberIsNone) {
   World world(2);
   world.stage(0, {1});

@@ -27,15 +27,17 @@ class HandLink final : public StageLink {
     const MutexLock lock(mutex_);
     return connected_;
   }
-  void stage(StageOrder order) override {
+  bool stage(StageOrder order) override {
     Answer answer;
     {
       const MutexLock lock(mutex_);
+      if (!takes_orders_) return false;
       orders_.push_back(order);
       answer = answer_;
       changed_.notify_all();
     }
     if (answer) answer(order);
+    return connected();
   }
   void release(HoldRelease release) override {
     const MutexLock lock(mutex_);
@@ -45,6 +47,11 @@ class HandLink final : public StageLink {
   void set_connected(bool connected) {
     const MutexLock lock(mutex_);
     connected_ = connected;
+  }
+  /// Off: as between two connections. connected() is as it was set.
+  void set_takes_orders(bool takes) {
+    const MutexLock lock(mutex_);
+    takes_orders_ = takes;
   }
   void answer_with(Answer answer) {
     const MutexLock lock(mutex_);
@@ -73,6 +80,7 @@ class HandLink final : public StageLink {
   mutable Mutex mutex_;
   CondVar changed_;
   bool connected_ KVC_GUARDED_BY(mutex_) = true;
+  bool takes_orders_ KVC_GUARDED_BY(mutex_) = true;
   Answer answer_ KVC_GUARDED_BY(mutex_);
   std::vector<StageOrder> orders_ KVC_GUARDED_BY(mutex_);
   std::vector<HoldRelease> releases_ KVC_GUARDED_BY(mutex_);

@@ -68,16 +68,16 @@ void StageLeader::Impl::send_releases() {
 }
 
 void StageLeader::Impl::order(HoldId hold, std::span<const BlockHash> blocks, const Links& from) {
-  for (const std::shared_ptr<StageLink>& link : from) {
-    link->stage({.hold = hold,
-                 .blocks = {blocks.begin(), blocks.end()},
-                 .fetch_budget = options.fetch_budget});
-  }
-  // A connection that broke before the hold was known is told by nobody else.
   for (std::uint32_t rank = 0; rank < from.size(); ++rank) {
-    if (from[rank]->connected()) continue;
+    const bool taken = from[rank]->stage({.hold = hold,
+                                          .blocks = {blocks.begin(), blocks.end()},
+                                          .fetch_budget = options.fetch_budget});
+    if (taken) continue;
+    // Its connection broke before the hold was known, which is told by nobody else. It may be
+    // there again by now.
     const MutexLock lock(mutex);
-    book.on_rank_lost(rank);
+    book.on_progress(rank,
+                     {.hold = hold, .staged = 0, .done = true, .end = StageEnd::kUnavailable});
   }
 }
 

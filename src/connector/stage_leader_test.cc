@@ -118,6 +118,22 @@ TEST(StageLeader, RankLostWhileItIsWaitedForEndsTheWait) {
   EXPECT_EQ(staged.rank, 1u);
 }
 
+TEST(StageLeader, OrderThatNoConnectionTakesIsNotWaitedFor) {
+  // Each rank in turn is between two connections: there when it is looked for before and after.
+  for (const std::uint32_t rank : {0u, 1u, 2u}) {
+    StageFixture world(3, std::make_shared<testlib::SimClock>(std::chrono::milliseconds(1)));
+    world.links[rank]->set_takes_orders(false);
+    const Instant asked = world.clock->now();
+    const StagedBlocks staged = stage(world, 5);
+    EXPECT_EQ(staged.blocks, 0u);
+    EXPECT_EQ(staged.end, StageEnd::kUnavailable);
+    EXPECT_EQ(staged.rank, rank);
+    EXPECT_LT(world.clock->now() - asked, kBudget / 2);
+    world.links[rank]->set_takes_orders(true);
+    EXPECT_EQ(stage(world, 5).blocks, 5u);
+  }
+}
+
 TEST(StageLeader, WaitsForReportsOfOtherThreads) {
   StageFixture world(2);
   world.links[1]->answer_with(nullptr);
