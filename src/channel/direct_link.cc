@@ -29,6 +29,7 @@ class DirectLink final : public StageLink {
 
 std::shared_ptr<StageLink> make_direct_link(std::uint32_t rank, std::shared_ptr<StageRank> stage,
                                             std::weak_ptr<StageSink> sink) {
+  if (stage == nullptr) return nullptr;
   return std::make_shared<DirectLink>(rank, std::move(stage), std::move(sink));
 }
 

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "channel/channel_fixture.h"
+#include "kvc/stage_leader.h"
 
 namespace kvc {
 namespace {
@@ -18,6 +19,15 @@ TEST(DirectLink, OrdersAndReportsTakeNoDetour) {
   EXPECT_EQ(sink->progress()[0].second.staged, 5u);
   link->release({.hold = 3, .from_block = 2});
   EXPECT_EQ(rank->releases(), (std::vector<HoldRelease>{{.hold = 3, .from_block = 2}}));
+}
+
+TEST(DirectLink, ThereIsNoneToARankThatIsClosed) {
+  const auto leader =
+      std::make_shared<StageLeader>(StageLeaderOptions{.world_size = 1}, system_clock());
+  leader->set_links({make_direct_link(0, nullptr, leader)});
+  EXPECT_FALSE(leader->connected());
+  const std::vector<BlockHash> blocks = order_of(1, 3).blocks;
+  EXPECT_EQ(leader->stage(blocks, Deadline::never()).end, StageEnd::kUnavailable);
 }
 
 TEST(DirectLink, AReportAfterTheEndOfTheLeaderGoesNowhere) {
