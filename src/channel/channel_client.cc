@@ -263,12 +263,12 @@ void ChannelClient::Core::failed(const std::string& why) {
   const std::uint64_t attempt = ++attempt_;
   connecting_ = nullptr;
   if (++failures_ >= options_.attempts) {
+    set_phase(Phase::kResting);
     lines_.log(LogLevel::kWarning,
                "rank " + std::to_string(options_.rank) + " gives up on " + describe(*leader_) +
                    " after " + std::to_string(failures_) + " attempts: " + why +
                    ". It tries again when a plan names it. A leader that is on another host needs "
                    "an address by which its ranks reach it");
-    set_phase(Phase::kResting);
     return;
   }
   Duration delay = options_.first_retry;
@@ -316,11 +316,11 @@ void ChannelClient::Core::on_welcome(const Welcome& welcome) {
   failures_ = 0;
   counters_->add(&ChannelClientStats::connections);
   counters_->set_connected(true);
-  lines_.log(LogLevel::kInfo,
-             "rank " + std::to_string(options_.rank) + " is connected with " + describe(*leader_));
   newest_hold_ = std::max(newest_hold_, welcome.holds.newest);
   rank_->keep_only(welcome.holds.live, welcome.holds.newest);
   way_back_->line.attach(connection_);
+  lines_.log(LogLevel::kInfo,
+             "rank " + std::to_string(options_.rank) + " is connected with " + describe(*leader_));
 }
 
 void ChannelClient::Core::on_refusal(Refusal refusal) {
@@ -332,17 +332,17 @@ void ChannelClient::Core::on_refusal(Refusal refusal) {
     connection_->close(Cut::kByPeer, why);
     return;
   }
-  lines_.log(LogLevel::kError, "rank " + std::to_string(options_.rank) + " was " + why);
   hang_up();
   set_phase(Phase::kRefused);
+  lines_.log(LogLevel::kError, "rank " + std::to_string(options_.rank) + " was " + why);
 }
 
 void ChannelClient::Core::on_bye() {
-  lines_.log(LogLevel::kInfo,
-             "rank " + std::to_string(options_.rank) + ": " + describe(*leader_) + " has ended");
   hang_up();
   end_holds();
   set_phase(Phase::kResting);
+  lines_.log(LogLevel::kInfo,
+             "rank " + std::to_string(options_.rank) + ": " + describe(*leader_) + " has ended");
 }
 
 /// All of the leader that was met last. None past what it spoke of: the holds of the next leader
@@ -357,11 +357,12 @@ void ChannelClient::Core::on_closed(Connection& which, Cut /*cut*/, const std::s
   const std::shared_ptr<Connection> last = std::exchange(connection_, nullptr);
   way_back_->line.detach();
   counters_->set_connected(false);
-  if (std::exchange(is_in_, false)) {
+  const bool was_in = std::exchange(is_in_, false);
+  failed(why);
+  if (was_in) {
     lines_.log(LogLevel::kWarning, "rank " + std::to_string(options_.rank) + " has lost " +
                                        describe(*leader_) + ": " + why);
   }
-  failed(why);
 }
 
 // ---- time ----------------------------------------------------------------------------------
@@ -370,8 +371,8 @@ void ChannelClient::Core::beat() {
   timer_->expires_after(options_.heartbeat.interval);
   timer_->async_wait([this](const std::error_code& error) {
     if (error || closing_) return;
+    beat();  // First: what comes after may throw, and the heart must go on.
     beat_once();
-    beat();
   });
 }
 

@@ -1,7 +1,10 @@
 // What a channel does when an end is gone, stuck, foreign or malicious.
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <new>
 #include <string>
+#include <string_view>
 
 #include "base/bytes.h"
 #include "base/random.h"
@@ -41,6 +44,12 @@ std::unique_ptr<RawPeer> admitted(const Leader& leader, std::uint32_t rank) {
   EXPECT_TRUE(peer->hear_a<Welcome>().has_value());
   return peer;
 }
+
+/// For lack of memory, say.
+class BrokenLogger final : public Logger {
+ public:
+  void log(LogLevel /*level*/, std::string_view /*message*/) override { throw std::bad_alloc(); }
+};
 
 // ---- who is let in -------------------------------------------------------------------------
 
@@ -254,6 +263,16 @@ TEST(ChannelFaults, ARankThatAnswersNoHeartbeatIsLost) {
   EXPECT_TRUE(silent->hears_the_end());
 }
 
+TEST(ChannelFaults, AHeartbeatThatBreaksOffIsNotTheLast) {
+  const Leader leader(server_options(4, kImpatient));
+  leader.sink->throws = true;
+  for (const std::uint32_t rank : {1u, 2u, 3u}) {
+    const std::unique_ptr<RawPeer> silent = admitted(leader, rank);
+    EXPECT_TRUE(leader.sink->wait_for_lost(rank)) << "rank " << rank;
+    EXPECT_TRUE(silent->hears_the_end());
+  }
+}
+
 TEST(ChannelFaults, ARankThatAnswersHeartbeatsStays) {
   const Leader leader(server_options(2, kWatchful));
   const std::unique_ptr<RawPeer> alive = admitted(leader, 1);
@@ -409,6 +428,26 @@ TEST(ChannelFaults, ALeaderThatIsSilentIsLeftAndTriedAgain) {
     caller = leader.caller();
     static_cast<void>(caller->say(Welcome{}));
     EXPECT_TRUE(caller->hears_the_end());
+  }
+}
+
+TEST(ChannelFaults, ARankWhoseLinesCannotBeWrittenLooksForItsLeaderAllTheSame) {
+  RawLeader leader;
+  ChannelClientOptions options = client_options(1, 2, kImpatient);
+  options.attempts = 1'000'000;
+  const auto rank = std::make_shared<FakeRank>();
+  Result<std::unique_ptr<ChannelClient>> client =
+      ChannelClient::create(options, kKeyspace, rank, std::make_shared<BrokenLogger>());
+  ASSERT_TRUE(client.ok());
+  ASSERT_TRUE((*client)->meet(format_rendezvous(leader.rendezvous)).ok());
+  for (std::size_t connection = 1; connection <= 3; ++connection) {
+    std::unique_ptr<RawPeer> caller = leader.caller();
+    ASSERT_TRUE(caller->say(Welcome{}));
+    ASSERT_TRUE(rank->wait_for_kept(connection));
+    // It hangs up, or says no word any more.
+    if (connection % 2 == 0) {
+      EXPECT_TRUE(caller->hears_the_end());
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -73,7 +74,10 @@ class FakeSink final : public StageSink {
     const MutexLock lock(watched_.mutex);
     lost_.push_back(rank);
     watched_.changed.notify_all();
+    if (throws) throw std::bad_alloc();
   }
+
+  bool throws = false;  ///< At the end of on_rank_lost(). Set before the first rank connects.
 
   bool wait_for_lost(std::size_t count) const {
     return watched_.wait([&] { return lost_.size() >= count; });

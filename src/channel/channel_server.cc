@@ -168,7 +168,7 @@ class ChannelServer::Core final : public ConnectionOwner {
   std::shared_ptr<StageSink> sink_;
   std::function<LiveHolds()> live_;
   bool closing_ = false;
-  bool accept_rests_ = false;  ///< Until the next beat, since the system has no more descriptors.
+  bool accept_rests_ = false;  ///< Until the next beat.
   std::vector<Rank> ranks_;
   std::map<Connection*, Stranger> strangers_;
 
@@ -205,10 +205,10 @@ void ChannelServer::Core::serve(std::shared_ptr<StageSink> sink, std::function<L
   loop_->run([this, sink = std::move(sink), live = std::move(live)]() mutable {
     sink_ = std::move(sink);
     live_ = std::move(live);
+    beat();
+    accept();
     lines_.log(LogLevel::kInfo, describe(rendezvous_) + " awaits " +
                                     std::to_string(options_.world_size - 1) + " rank(s)");
-    accept();
-    beat();
   });
 }
 
@@ -245,14 +245,14 @@ void ChannelServer::Core::shut_down() {
 void ChannelServer::Core::accept() {
   acceptor_->async_accept([this](const std::error_code& error, StreamProtocol::socket socket) {
     if (closing_) return;
-    if (error) {
-      // Too many open files, for example: trying again at once would spin.
-      accept_rests_ = true;
-      return;
-    }
-    take_in(std::move(socket));
+    // Until the next beat if the system has too many open files, for example (trying again at once
+    // would spin), or if there is no memory now.
+    accept_rests_ = true;
+    if (error) return;
     accept();
+    take_in(std::move(socket));
   });
+  accept_rests_ = false;
 }
 
 void ChannelServer::Core::take_in(StreamProtocol::socket socket) {
@@ -347,14 +347,14 @@ void ChannelServer::Core::on_closed(Connection& which, Cut cut, const std::strin
   rank.connection = nullptr;
   counters_->sub(&ChannelServerStats::ranks_connected);
   if (closing_) return;
+  if (cut != Cut::kEnded) counters_->add(&ChannelServerStats::ranks_lost);
+  sink_->on_rank_lost(number);
   if (cut == Cut::kEnded) {
     lines_.log(LogLevel::kInfo, "rank " + std::to_string(number) + " has ended");
   } else {
-    counters_->add(&ChannelServerStats::ranks_lost);
     lines_.log(LogLevel::kWarning, "rank " + std::to_string(number) + " is lost: " + why +
                                        ". Nothing is promised until it is back");
   }
-  sink_->on_rank_lost(number);
 }
 
 void ChannelServer::Core::on_stranger_gone(const Stranger& stranger, Cut cut) {
@@ -369,9 +369,9 @@ void ChannelServer::Core::beat() {
   timer_->expires_after(options_.heartbeat.interval);
   timer_->async_wait([this](const std::error_code& error) {
     if (error || closing_) return;
+    beat();  // First: what comes after may throw, and the heart must go on.
+    if (accept_rests_) accept();
     beat_once();
-    if (std::exchange(accept_rests_, false)) accept();
-    beat();
   });
 }
 

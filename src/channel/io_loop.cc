@@ -9,6 +9,15 @@
 namespace kvc {
 namespace {
 
+/// Throws nothing: it may be that there is no memory.
+void log_failure(Logger& logger, const std::exception& error) noexcept {
+  try {
+    logger.log(LogLevel::kError, std::string("channel: ") + error.what());
+  } catch (...) {
+    return;
+  }
+}
+
 void run_to_the_end(asio::io_context& context, Logger& logger) {
   for (;;) {
     try {
@@ -17,7 +26,7 @@ void run_to_the_end(asio::io_context& context, Logger& logger) {
     } catch (const std::exception& error) {
       // Out of memory, or a callback that broke its word. Whatever was begun then is given up by
       // the heartbeat of its connection.
-      logger.log(LogLevel::kError, std::string("channel: ") + error.what());
+      log_failure(logger, error);
     }
   }
 }
