@@ -14,6 +14,17 @@ namespace {
 constexpr std::size_t kHelpFromBytes = std::size_t{4} << 20;
 constexpr std::size_t kHelpers = 3;
 
+/// So short that its string takes no memory.
+constexpr const char* kBroken = "it broke off";
+
+Status failed(const char* why) noexcept {
+  try {
+    return {Code::kUnavailable, why};
+  } catch (...) {
+    return {Code::kUnavailable, kBroken};
+  }
+}
+
 }  // namespace
 
 PageCopies::PageCopies(const PipelineParts& parts, std::vector<Copy> copies, StreamHandle stream)
@@ -49,14 +60,16 @@ void PageCopies::work() {
   }
 }
 
-/// Throws nothing: whoever waits counts the copies that have ended.
-Status PageCopies::copy(const Copy& copy) const {
+/// Throws nothing, also for lack of memory: whoever waits counts the copies that have ended.
+Status PageCopies::copy(const Copy& copy) const noexcept {
   try {
     return parts_.worker.copier->copy_in(
         parts_.groups.front(), copy.task->slot,
         copy.page->bytes().subspan(kBlockHeaderBytes, parts_.shards.part_bytes()), stream_);
   } catch (const std::exception& error) {
-    return {Code::kUnavailable, error.what()};
+    return failed(error.what());
+  } catch (...) {
+    return failed(kBroken);
   }
 }
 

@@ -21,7 +21,8 @@ class PageCopies : public std::enable_shared_from_this<PageCopies> {
     Status outcome = {};
   };
 
-  /// `parts` and the tasks must stay until run() has returned, and no longer.
+  /// `parts` and the tasks must stay until run() has returned, and no longer. REQUIRES: of each
+  /// page one copy, since several threads make them.
   PageCopies(const PipelineParts& parts, std::vector<Copy> copies, StreamHandle stream);
 
   /// Makes all copies. When it returns nobody copies any more; each has its outcome. Tasks of the
@@ -34,7 +35,7 @@ class PageCopies : public std::enable_shared_from_this<PageCopies> {
   void call_helpers();
   /// Copies until no copy is left to begin.
   void work();
-  Status copy(const Copy& copy) const;
+  Status copy(const Copy& copy) const noexcept;
 
   const PipelineParts& parts_;
   const StreamHandle stream_;

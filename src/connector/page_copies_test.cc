@@ -3,9 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <new>
+#include <set>
+#include <span>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -64,6 +70,34 @@ class HeldExecutor : public Executor {
   std::unique_ptr<Executor> pool_ = make_thread_pool({.name = "copies", .threads = 4});
 };
 
+/// Several threads may copy; counts the copies into each page, and breaks those that a test names.
+class CountingCopier final : public PageCopier {
+ public:
+  bool concurrent() const override { return true; }
+  Result<std::unique_ptr<StagingMemory>> allocate_staging(std::size_t bytes) override {
+    return host_->allocate_staging(bytes);
+  }
+  Status copy_out(const PageGroup& group, SlotIndex slot, std::span<std::byte> staging,
+                  StreamHandle stream) override {
+    return host_->copy_out(group, slot, staging, stream);
+  }
+  Status copy_in(const PageGroup& group, SlotIndex slot, std::span<const std::byte> staging,
+                 StreamHandle stream) override {
+    ++copies_[static_cast<std::size_t>(slot)];
+    if (before_copy_in) before_copy_in(slot);
+    return host_->copy_in(group, slot, staging, stream);
+  }
+  Status flush(StreamHandle stream) override { return host_->flush(stream); }
+
+  int copies(std::size_t slot) const { return copies_[slot]; }
+
+  std::function<void(SlotIndex)> before_copy_in;  ///< Set before the load; may throw.
+
+ private:
+  const std::shared_ptr<PageCopier> host_ = make_host_page_copier();
+  std::array<std::atomic<int>, kBlocks> copies_{};
+};
+
 class PageCopiesTest : public testing::Test {
  protected:
   PageCopiesTest() : memory_(kBlocks * kPage) {
@@ -76,7 +110,7 @@ class PageCopiesTest : public testing::Test {
                                                  .executor = executor_,
                                                  .clock = system_clock(),
                                                  .logger = make_stderr_logger(LogLevel::kError),
-                                                 .copier = make_host_page_copier()}))
+                                                 .copier = copier_}))
                   .value();
     PageGroup group;
     group.layers = {0};
@@ -103,6 +137,7 @@ class PageCopiesTest : public testing::Test {
   }
 
   std::shared_ptr<HeldExecutor> executor_ = std::make_shared<HeldExecutor>();
+  std::shared_ptr<CountingCopier> copier_ = std::make_shared<CountingCopier>();
   std::vector<std::byte> memory_;
   std::vector<std::byte> expected_;
   std::vector<PageTask> tasks_;
@@ -127,6 +162,53 @@ TEST_F(PageCopiesTest, HelpersThatComeLateTouchNothing) {
   const std::vector<std::byte> others = memory_;
   EXPECT_GT(executor_->run_held(), 0u);
   EXPECT_TRUE(memory_ == others);
+}
+
+TEST_F(PageCopiesTest, APageThatSeveralTasksWantIsFilledOnce) {
+  std::vector<PageTask> twice = tasks_;
+  for (PageTask task : tasks_) {
+    task.request = 2;
+    twice.insert(twice.begin() + task.slot, task);
+  }
+  std::ranges::fill(memory_, std::byte{0});
+  worker_->bind({.keyspace = kKeyspace, .loads = twice, .saves = {}});
+  EXPECT_TRUE(worker_->load(0).empty());
+  EXPECT_TRUE(memory_ == expected_);
+  for (std::size_t slot = 0; slot < kBlocks; ++slot) EXPECT_EQ(copier_->copies(slot), 1);
+  EXPECT_EQ(worker_->stats().blocks_loaded, kBlocks);
+  // One that fails is told to all who want it.
+  copier_->before_copy_in = [](SlotIndex slot) {
+    if (slot == 3) throw std::runtime_error("no");
+  };
+  worker_->bind({.keyspace = kKeyspace, .loads = twice, .saves = {}});
+  std::set<RequestId> failed;
+  for (const LoadFailure& failure : worker_->load(0)) failed.insert(failure.request);
+  EXPECT_EQ(failed, (std::set<RequestId>{1, 2}));
+}
+
+TEST_F(PageCopiesTest, WhateverACopyThrowsAllOthersAreAwaited) {
+  const std::vector<std::function<void()>> throwers = {
+      [] { throw std::runtime_error("a reason"); },
+      [] { throw std::bad_alloc(); },
+      [] { throw 42; },
+  };
+  for (const auto& thrower : throwers) {
+    std::atomic<int> inside = 0;
+    copier_->before_copy_in = [&](SlotIndex slot) {
+      ++inside;
+      const std::shared_ptr<void> leaves(nullptr, [&](void*) { --inside; });
+      if (slot % 5 == 0) thrower();
+    };
+    std::ranges::fill(memory_, std::byte{0});
+    worker_->bind({.keyspace = kKeyspace, .loads = tasks_, .saves = {}});
+    const std::vector<LoadFailure> failures = worker_->load(0);
+    EXPECT_EQ(inside, 0);
+    EXPECT_EQ(failures.size(), (kBlocks + 4) / 5);
+    for (std::size_t slot = 0; slot < kBlocks; ++slot) {
+      if (slot % 5 == 0) continue;
+      EXPECT_EQ(memory_[slot * kPage], expected_[slot * kPage]) << slot;
+    }
+  }
 }
 
 TEST_F(PageCopiesTest, WithoutAnExecutorTheCallerCopiesAlone) {

@@ -1,6 +1,7 @@
 #include "connector/tier_loads.h"
 
 #include <memory>
+#include <unordered_set>
 #include <utility>
 
 #include "base/planted.h"
@@ -11,11 +12,15 @@ namespace kvc {
 
 TierLoads::TierLoads(const PipelineParts& parts, std::span<const PageTask> tasks) : parts_(parts) {
   found_.reserve(tasks.size());
+  std::unordered_set<SlotIndex> filled;
+  filled.reserve(tasks.size());
   for (const PageTask& task : tasks) {
-    if (StagingLease page = parts_.stager->find(task.block); page != nullptr) {
+    if (StagingLease page = parts_.stager->find(task.block); page == nullptr) {
+      others_.push_back(task);
+    } else if (filled.insert(task.slot).second) {
       found_.push_back({&task, std::move(page)});
     } else {
-      others_.push_back(task);
+      repeated_.emplace(task.slot, &task);
     }
   }
 }
@@ -49,9 +54,15 @@ std::vector<LoadFailure> TierLoads::copy(std::span<const HoldId> holds, StreamHa
 
 void TierLoads::fail(const PageTask& task, const Status& status,
                      std::vector<LoadFailure>* failures) const {
-  failures->push_back({task.request,
-                       parts_.shards.key(task.block, 0),
-                       {Code::kUnavailable, "the copy into the page failed: " + status.message()}});
+  const auto add = [&](const PageTask& of) {
+    failures->push_back(
+        {of.request,
+         parts_.shards.key(of.block, 0),
+         {Code::kUnavailable, "the copy into the page failed: " + status.message()}});
+  };
+  add(task);
+  const auto [first, last] = repeated_.equal_range(task.slot);
+  for (auto same = first; same != last; ++same) add(*same->second);
 }
 
 void TierLoads::count(std::size_t copied, Duration took) const {

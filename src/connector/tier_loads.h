@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "connector/page_copies.h"
@@ -14,8 +15,8 @@ namespace kvc {
 /// One step's; one use, one thread.
 class TierLoads {
  public:
-  /// Takes the blocks that are in the tier now. REQUIRES: parts.stager. `parts` and `tasks` must
-  /// outlive this.
+  /// Takes the blocks that are in the tier now. REQUIRES: parts.stager, and that no two tasks want
+  /// different blocks in a page. `parts` and `tasks` must outlive this.
   TierLoads(const PipelineParts& parts, std::span<const PageTask> tasks);
 
   /// The tasks whose block is not there.
@@ -26,11 +27,14 @@ class TierLoads {
   std::vector<LoadFailure> copy(std::span<const HoldId> holds, StreamHandle stream);
 
  private:
+  /// With all that rely on the same page.
   void fail(const PageTask& task, const Status& status, std::vector<LoadFailure>* failures) const;
   void count(std::size_t copied, Duration took) const;
 
   const PipelineParts& parts_;
-  std::vector<PageCopies::Copy> found_;
+  std::vector<PageCopies::Copy> found_;  // One for each page.
+  /// Tasks whose page another one fills with the same block; by page.
+  std::unordered_multimap<SlotIndex, const PageTask*> repeated_;
   std::vector<PageTask> others_;
 };
 
