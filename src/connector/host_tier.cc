@@ -350,10 +350,7 @@ StagingLease HostTier::find(const BlockHash& block) {
   const auto at = entries_.find(block);
   if (at == entries_.end()) return nullptr;
   Entry& entry = at->second;
-  if (entry.pins == 0) {
-    entry.used = ++uses_;
-    idle_.splice(idle_.end(), idle_, entry.idle_at);
-  }
+  if (entry.pins == 0) touch(entry);
   return entry.page;
 }
 
@@ -381,6 +378,12 @@ void HostTier::make_idle(const BlockHash& block, Entry& entry) {
   entry.idle_at = idle_.insert(idle_.end(), block);
 }
 
+/// Of an idle entry: it was used now.
+void HostTier::touch(Entry& entry) {
+  entry.used = ++uses_;
+  idle_.splice(idle_.end(), idle_, entry.idle_at);
+}
+
 void HostTier::pin(Entry& entry) {
   if (entry.pins++ == 0) idle_.erase(entry.idle_at);
 }
@@ -393,10 +396,13 @@ void HostTier::unpin(const BlockHash& block) {
 bool HostTier::make_room() { return evict(kAnyUse); }
 
 bool HostTier::evict(std::uint64_t used_before) {
-  for (const BlockHash& block : idle_) {
-    const auto at = entries_.find(block);
+  for (std::size_t left = idle_.size(); left > 0; --left) {
+    const auto at = entries_.find(idle_.front());
     if (at->second.used >= used_before) return false;
-    if (at->second.page.use_count() > 1) continue;
+    if (at->second.page.use_count() > 1) {
+      touch(at->second);  // A queued save, say. The next one to need a page does not meet it again.
+      continue;
+    }
     idle_.erase(at->second.idle_at);
     entries_.erase(at);
     ++evictions_;

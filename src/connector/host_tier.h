@@ -170,6 +170,7 @@ class HostTier {
   StagingLease take_page(StagingPool::Use use, std::uint64_t used_before);
   void insert(const BlockHash& block, StagingLease page);
   void make_idle(const BlockHash& block, Entry& entry);
+  void touch(Entry& entry);
   void pin(Entry& entry);
   void unpin(const BlockHash& block);
   bool evict(std::uint64_t used_before);

@@ -478,6 +478,23 @@ TEST(HostTier, OrderOfALiveHoldMayComeAfterTheListOfThem) {
   EXPECT_EQ(world.tier->holds(), 0u) << "what was settled stays so";
 }
 
+TEST(HostTier, PageThatSomebodyUsesWhenRoomIsMadeIsNotTheNextToGo) {
+  World world(8);
+  for (const std::uint64_t number : {1, 2, 3, 4}) world.put(number);
+  StagingLease save = world.tier->find(block(1));
+  for (const std::uint64_t number : {2, 3, 4}) (void)world.tier->find(block(number));
+  EXPECT_TRUE(world.tier->make_room());
+  EXPECT_FALSE(world.has(2));
+  save.reset();
+  EXPECT_TRUE(world.tier->make_room());
+  EXPECT_FALSE(world.has(3)) << "it was passed once, and is not looked at for every page";
+  EXPECT_TRUE(world.tier->make_room());
+  EXPECT_TRUE(world.has(1));
+  // With nothing but pages in use the search ends.
+  save = world.tier->find(block(1));
+  EXPECT_FALSE(world.tier->make_room());
+}
+
 TEST(HostTier, HoldWithoutANumberIsNone) {
   World world(2);
   world.stage(0, {1});
