@@ -497,6 +497,7 @@ TEST(ChannelFaults, ALeaderThatStartsAnewIsFoundByItsNewText) {
   Follower follower(client_options(1, 2));
   ASSERT_TRUE(follower.client->meet(first->server->rendezvous()).ok());
   ASSERT_TRUE(first->wait_for_all());
+  ASSERT_TRUE(follower.rank->wait_for_kept(1)) << "it knows that it is in";
   first = nullptr;
   ASSERT_TRUE(eventually([&] { return follower.client->stats().connected == 0; }));
   const Leader second(server_options(2));
