@@ -18,10 +18,8 @@ that must hold did not.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -43,8 +41,9 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.mortal_store import Faults, plan
+from support.seeded_command import seeded_run
 
-__all__ = ["BOUNDS_S", "Outcome", "main", "run"]
+__all__ = ["BOUNDS_S", "Outcome", "run"]
 
 # 16 KiB a page and rank: 60 pages of staging against 12 stems of 6 to 14 blocks each.
 GEOMETRY = Geometry(layers=4, kv_heads=4, head_dim=64, tokens_per_block=16)
@@ -322,25 +321,5 @@ def run(
     return one.outcome
 
 
-def main() -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000_007)
-    parser.add_argument("--tp", type=int, default=4)
-    parser.add_argument("--promise", choices=("staged", "leased"), default="staged")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kvc-faults-") as folder:
-        outcome = run(
-            Path(folder),
-            requests=options.requests,
-            seed=options.seed,
-            tp=options.tp,
-            promise=options.promise,
-        )
-    print(outcome.text(), end="", flush=True)
-    return 1 if outcome.broken else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(seeded_run(__doc__, run, requests=2000, tp=4))

@@ -17,12 +17,10 @@ Exit status 1: something that must hold did not.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import random
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -36,8 +34,9 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.engine import POISON, Engine, Request, Shape, make_model
+from support.seeded_command import seeded_run
 
-__all__ = ["Outcome", "main", "run"]
+__all__ = ["Outcome", "run"]
 
 KINDS = 11
 CYCLES = 20
@@ -385,25 +384,5 @@ def play(soak: Soak) -> None:
         outcome.broken.append(f"resident memory grew by {grown} bytes")
 
 
-def main() -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--requests", type=int, default=20000)
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000_007)
-    parser.add_argument("--tp", type=int, default=2)
-    parser.add_argument("--promise", choices=("staged", "leased"), default="staged")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kvc-soak-") as folder:
-        outcome = run(
-            Path(folder),
-            requests=options.requests,
-            seed=options.seed,
-            tp=options.tp,
-            promise=options.promise,
-        )
-    print(outcome.text(), end="", flush=True)
-    return 1 if outcome.broken else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(seeded_run(__doc__, run, requests=20000, tp=2))
