@@ -157,6 +157,10 @@ nb::dict capabilities(const StoreObject& store) {
   return dict;
 }
 
+/// A store's client may wait by spinning (Mooncake's does for every transfer). Those who move the
+/// bytes, and the engine, go first: with as many cores as threads that want one it costs nothing.
+constexpr int kNicenessOfCalls = 5;
+
 nb::dict counters(const GuardedStoreObject& store) {
   return to_numbers(*store.counters, kStoreCallStats);
 }
@@ -198,7 +202,8 @@ GuardedStoreObject guarded_store(const StoreObject& inner, std::size_t threads,
                                  std::size_t max_abandoned) {
   auto call_counters = std::make_shared<StoreCallCounters>();
   const std::shared_ptr<const Clock> clock = system_clock();
-  std::shared_ptr<Executor> executor = make_thread_pool({.name = "kvc-store", .threads = threads});
+  std::shared_ptr<Executor> executor =
+      make_thread_pool({.name = "kvc-store", .threads = threads, .niceness = kNicenessOfCalls});
   std::shared_ptr<Store> timely = make_deadline_store(
       inner.shared(), executor, clock, call_counters, {.max_abandoned = max_abandoned});
   std::shared_ptr<Store> store = make_breaker_store(

@@ -23,6 +23,9 @@ struct ThreadPoolOptions {
   std::string name = "kvc";        ///< Prefix of the thread names, at most 11 characters are kept.
   std::size_t threads = 1;         ///< Started on first need, never more than this.
   std::size_t queue_limit = 1024;  ///< Tasks that may wait; one more is refused.
+  /// How far the threads yield to those of the process that compete with them for a core, in steps
+  /// of nice(2). Where the system sets priorities for whole processes only, or refuses: 0.
+  int niceness = 0;
 };
 
 /// A pool of threads. Its destructor refuses new tasks, lets queued ones run and joins.

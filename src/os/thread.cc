@@ -1,6 +1,7 @@
 #include "os/thread.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include <system_error>
 #include <utility>
@@ -57,6 +58,13 @@ Result<Thread> Thread::start(const std::string& name, std::function<void()> body
   } catch (const std::system_error& error) {
     return Status(Code::kExhausted, "cannot start thread '" + name + "': " + error.what());
   }
+}
+
+void Thread::yield_to_others(int niceness) {
+  // On Linux 0 is the calling thread, not its process. An answer of -1 may be an error; then the
+  // sum is a priority that any thread may take.
+  const int now = ::getpriority(PRIO_PROCESS, 0);
+  static_cast<void>(::setpriority(PRIO_PROCESS, 0, now + niceness));
 }
 
 void Thread::the_current_never_ends() {

@@ -31,6 +31,10 @@ class Thread {
   /// Whether the caller runs on this thread.
   bool is_current() const;
 
+  /// The calling thread, and no other, yields to others by so many steps more of nice(2). Without
+  /// effect where the system refuses.
+  static void yield_to_others(int niceness);
+
   /// The calling thread, if it is one of these, will do nothing any more: whoever joins it goes on
   /// without it, as if it were detached.
   static void the_current_never_ends();

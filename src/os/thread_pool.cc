@@ -75,10 +75,12 @@ class ThreadPool final : public Executor {
  private:
   /// Without effect if the system has no thread to give: the others then do the work.
   void add_thread() KVC_REQUIRES(state_->mutex) {
-    Result<Thread> thread =
-        Thread::start(options_.name + "-" + std::to_string(threads_.size()), [state = state_] {
-          while (std::function<void()> task = next_task(*state)) task();
-        });
+    Result<Thread> thread = Thread::start(options_.name + "-" + std::to_string(threads_.size()),
+                                          [state = state_, niceness = options_.niceness] {
+                                            if (niceness > 0) Thread::yield_to_others(niceness);
+                                            while (std::function<void()> task = next_task(*state))
+                                              task();
+                                          });
     if (thread.ok()) threads_.push_back(std::move(thread).value());
   }
 

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <set>
@@ -46,6 +48,21 @@ TEST(ThreadPool, RunsEveryTaskOnceBeforeItEnds) {
     for (int i = 0; i < 1000; ++i) ASSERT_TRUE(pool->submit([&ran] { ++ran; }));
   }
   EXPECT_EQ(ran, 1000);
+}
+
+TEST(ThreadPool, ItsThreadsYieldByTheNicenessThatIsSetAndNoOtherDoes) {
+  const int ours = getpriority(PRIO_PROCESS, 0);
+  std::atomic<int> theirs{-100};
+  std::atomic<int> next{-100};
+  {
+    const auto pool = make_thread_pool({.name = "kvc", .threads = 1, .niceness = 3});
+    ASSERT_TRUE(pool->submit([&theirs] { theirs = getpriority(PRIO_PROCESS, 0); }));
+    const auto other = make_thread_pool({.name = "kvc", .threads = 1});
+    ASSERT_TRUE(other->submit([&next] { next = getpriority(PRIO_PROCESS, 0); }));
+  }
+  EXPECT_EQ(theirs, std::min(ours + 3, 19));
+  EXPECT_EQ(next, ours);
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), ours);
 }
 
 TEST(ThreadPool, OneThreadKeepsTheOrder) {
