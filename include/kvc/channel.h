@@ -128,10 +128,6 @@ class ChannelServer {
   /// For ChannelClient::meet(): printable, less than 512 characters, contains a secret.
   const std::string& rendezvous() const;
 
-  /// Whether every rank is connected now. Until then, and from when one is lost, plans carry the
-  /// rendezvous.
-  bool complete() const;
-
   ChannelServerStats stats() const;
 
   /// Hangs up on all and joins the thread; no callback runs after it. Idempotent.

@@ -253,12 +253,8 @@ class Worker {
   /// Takes the leader's orders. Null unless `staged`, before register_layout(), and where blocks
   /// are stored layer by layer. May be kept longer than the worker; refuses orders then.
   std::shared_ptr<StageRank> stage_rank() const;
-  /// Leading blocks that a load would find in host memory; 0 unless `staged`, as all below.
+  /// Leading blocks that a load would find in host memory; 0 unless `staged`.
   std::size_t resident_prefix(std::span<const BlockHash> blocks) const;
-  /// Blocks that an order could find room for now.
-  std::size_t stage_room_blocks() const;
-  /// Payload that past orders moved in a second from the store into staging; a guess at first.
-  std::uint64_t stage_bytes_per_second() const;
 
   /// Blocks that the loads of one step can be expected to move well before `load_deadline`, from
   /// what past loads moved; at least 1. 0 without a pool.

@@ -211,7 +211,10 @@ struct Leader {
     return parsed.ok() ? *parsed : Rendezvous{};
   }
   bool wait_for_all() const {
-    return eventually([this] { return server->complete(); });
+    for (std::uint32_t rank = 1; server->link(rank) != nullptr; ++rank) {
+      if (!eventually([&] { return server->link(rank)->connected(); })) return false;
+    }
+    return true;
   }
 
   std::shared_ptr<testlib::CollectingLogger> logger = std::make_shared<testlib::CollectingLogger>();

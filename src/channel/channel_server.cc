@@ -1,6 +1,5 @@
 #include <openssl/crypto.h>
 
-#include <algorithm>
 #include <map>
 #include <optional>
 #include <system_error>
@@ -123,10 +122,6 @@ class ChannelServer::Core final : public ConnectionOwner {
     return rank < links_.size() ? links_[rank] : nullptr;
   }
   const std::string& rendezvous() const { return text_; }
-  bool complete() const {
-    return std::all_of(links_.begin() + 1, links_.end(),
-                       [](const auto& link) { return link->connected(); });
-  }
   ChannelServerStats stats() const { return counters_->stats(); }
 
  private:
@@ -432,7 +427,6 @@ std::shared_ptr<StageLink> ChannelServer::link(std::uint32_t rank) const {
   return core_->link(rank);
 }
 const std::string& ChannelServer::rendezvous() const { return core_->rendezvous(); }
-bool ChannelServer::complete() const { return core_->complete(); }
 ChannelServerStats ChannelServer::stats() const { return core_->stats(); }
 void ChannelServer::close() { core_->close(); }
 

@@ -111,7 +111,6 @@ TEST_P(ChannelOnBothKinds, OrdersKeepTheirOrderWhoeverSends) {
 
 TEST_P(ChannelOnBothKinds, ARankThatIsNotThereCountsAsLostAndTakesNoOrders) {
   const Leader leader(server_options(3));
-  EXPECT_FALSE(leader.server->complete());
   EXPECT_FALSE(leader.server->link(1)->connected());
   EXPECT_FALSE(leader.server->link(1)->stage(order_of(1, 5)));
   leader.server->link(1)->release({.hold = 1});
@@ -119,7 +118,7 @@ TEST_P(ChannelOnBothKinds, ARankThatIsNotThereCountsAsLostAndTakesNoOrders) {
   Follower follower(client_options(1, 3));
   ASSERT_TRUE(follower.client->meet(leader.server->rendezvous()).ok());
   EXPECT_TRUE(eventually([&] { return leader.server->link(1)->connected(); }));
-  EXPECT_FALSE(leader.server->complete()) << "rank 2 is not there";
+  EXPECT_FALSE(leader.server->link(2)->connected()) << "rank 2 is not there";
   EXPECT_TRUE(leader.server->link(1)->stage(order_of(2, 1)));
   ASSERT_TRUE(follower.rank->wait_for_orders(1));
   EXPECT_EQ(follower.rank->orders()[0].hold, 2u) << "what was dropped stays dropped";
@@ -150,7 +149,6 @@ TEST_P(ChannelOnBothKinds, ARankThatEndsIsMissedAndItsSuccessorTakenIn) {
   }
   ASSERT_TRUE(leader.sink->wait_for_lost(1));
   EXPECT_FALSE(leader.server->link(1)->connected());
-  EXPECT_FALSE(leader.server->complete());
   Follower successor(client_options(1, 2));
   ASSERT_TRUE(successor.client->meet(leader.server->rendezvous()).ok());
   ASSERT_TRUE(leader.wait_for_all());
@@ -261,10 +259,10 @@ TEST(Channel, CallersWaitUntilTheLeaderServes) {
   ASSERT_TRUE(server.ok());
   Follower follower(client_options(1, 2));
   ASSERT_TRUE(follower.client->meet((*server)->rendezvous()).ok());
-  EXPECT_FALSE((*server)->complete());
+  EXPECT_FALSE((*server)->link(1)->connected());
   const auto sink = std::make_shared<FakeSink>();
   (*server)->serve(sink, [] { return LiveHolds{}; });
-  EXPECT_TRUE(eventually([&] { return (*server)->complete(); }));
+  EXPECT_TRUE(eventually([&] { return (*server)->link(1)->connected(); }));
   (*server)->close();
   EXPECT_EQ(sink.use_count(), 1) << "a closed server keeps nobody alive";
 }

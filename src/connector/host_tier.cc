@@ -411,15 +411,6 @@ bool HostTier::evict(std::uint64_t used_before) {
   return false;
 }
 
-bool HostTier::drop(const BlockHash& block) {
-  const auto at = entries_.find(block);
-  if (at == entries_.end()) return true;
-  if (at->second.pins > 0) return false;
-  idle_.erase(at->second.idle_at);
-  entries_.erase(at);
-  return true;
-}
-
 void HostTier::close() {
   closed_ = true;
   orders_.clear();

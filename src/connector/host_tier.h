@@ -103,8 +103,6 @@ class HostTier {
   StagingLease borrow_for_save();
   /// Evicts the page that was not used for longest. False if there is none to evict.
   bool make_room();
-  /// False if the block is held.
-  bool drop(const BlockHash& block);
   /// Everything ends; later orders are answered with kUnavailable.
   void close();
 

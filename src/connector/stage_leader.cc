@@ -1,6 +1,5 @@
 #include "kvc/stage_leader.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/mutex.h"
@@ -20,6 +19,7 @@ struct StageLeader::Impl {
               .newest_before = with.newest_before,
               .hold_for = with.hold_for}) {}
 
+  bool is_reachable(const Links& to, std::uint32_t rank) const;
   /// The first rank that cannot be reached; their number if all can.
   std::uint32_t first_unreachable(const Links& to) const;
   std::shared_ptr<const Links> current_links() const KVC_EXCLUDES(mutex);
@@ -39,10 +39,13 @@ struct StageLeader::Impl {
   std::string rendezvous KVC_GUARDED_BY(mutex);
 };
 
+bool StageLeader::Impl::is_reachable(const Links& to, std::uint32_t rank) const {
+  return to.size() == options.world_size && to[rank] != nullptr && to[rank]->connected();
+}
+
 std::uint32_t StageLeader::Impl::first_unreachable(const Links& to) const {
-  if (to.size() != options.world_size) return 0;
   std::uint32_t rank = 0;
-  while (rank < options.world_size && to[rank] != nullptr && to[rank]->connected()) ++rank;
+  while (rank < options.world_size && is_reachable(to, rank)) ++rank;
   return rank;
 }
 
@@ -123,12 +126,11 @@ void StageLeader::set_rendezvous(std::string rendezvous) {
 
 std::uint32_t StageLeader::awaited() const {
   const std::shared_ptr<const Impl::Links> links = impl_->current_links();
-  const auto there = [](const std::shared_ptr<StageLink>& link) {
-    return link != nullptr && link->connected();
-  };
-  if (links->size() != impl_->options.world_size) return impl_->options.world_size;
-  return static_cast<std::uint32_t>(std::ranges::count_if(
-      *links, [&there](const std::shared_ptr<StageLink>& link) { return !there(link); }));
+  std::uint32_t awaited = 0;
+  for (std::uint32_t rank = 0; rank < impl_->options.world_size; ++rank) {
+    if (!impl_->is_reachable(*links, rank)) ++awaited;
+  }
+  return awaited;
 }
 
 StagedBlocks StageLeader::stage(std::span<const BlockHash> blocks, Deadline deadline) {

@@ -253,14 +253,13 @@ Stager::Batch Stager::take_batch() {
   count();
   if (batch.fetches.empty()) {
     --scheduled_;
-  } else if (running_++ == 0) {
-    busy_since_ = now;
+  } else {
+    ++running_;
   }
   return batch;
 }
 
 bool Stager::end_batch(const Batch& batch) {
-  const Instant now = parts_.worker.clock->now();
   const MutexLock lock(mutex_);
   // Whatever has not been told: nobody may wait for it for ever.
   for (const HostTier::Fetch& each : batch.fetches) {
@@ -268,20 +267,12 @@ bool Stager::end_batch(const Batch& batch) {
   }
   if (batch.is_loose) is_loose_running_ = false;
   --running_;
-  measure(now);
   collect_reports();
   count();
   changed_.notify_all();
   if (has_work() && !closed_) return true;
   --scheduled_;
   return false;
-}
-
-/// Adds up the time in which something was under way, and what came in it, until that is telling.
-void Stager::measure(Instant now) {
-  busy_ += now - std::exchange(busy_since_, now);
-  if (moved_bytes_ < LoadSpeed::kTellingBytes) return;
-  speed_.moved(std::exchange(moved_bytes_, 0), std::exchange(busy_, Duration::zero()));
 }
 
 // One batch -------------------------------------------------------------------------------------
@@ -302,7 +293,7 @@ void Stager::fetch(const Batch& batch) {
   BlockFetch fetch(parts_.worker.store, std::move(items), deadline);
   if (!fetch.finish(*parts_.worker.clock)) return;
   retry_stale(fetch);
-  const std::vector<std::size_t> rejected = settle(batch, fetch, deadline);
+  const std::vector<std::size_t> rejected = settle(batch, fetch);
   if (rejected.empty()) return;
   deliver();
   std::vector<std::string> keys;
@@ -317,12 +308,10 @@ void Stager::fetch(const Batch& batch) {
 
 /// Tells the tier of all blocks but those that were refused, which it returns: they have to be
 /// removed first.
-std::vector<std::size_t> Stager::settle(const Batch& batch, const BlockFetch& fetch,
-                                        Deadline deadline) {
+std::vector<std::size_t> Stager::settle(const Batch& batch, const BlockFetch& fetch) {
   WorkerStats gained;
   std::vector<FetchEnd> ends;
   std::vector<std::size_t> rejected;
-  bool is_unavailable = false;
   ends.reserve(batch.fetches.size());
   for (std::size_t i = 0; i < batch.fetches.size(); ++i) {
     const BlockHash& block = batch.fetches[i].block;
@@ -334,14 +323,10 @@ std::vector<std::size_t> Stager::settle(const Batch& batch, const BlockFetch& fe
       parts_.recent->saw(block);
     } else if (end == FetchEnd::kRejected) {
       rejected.push_back(i);
-    } else if (end == FetchEnd::kUnavailable) {
-      is_unavailable = true;
     }
   }
-  if (is_unavailable && deadline.passed(*parts_.worker.clock)) speed_.ran_out_of_time();
   parts_.counters->update([&gained](WorkerStats& stats) { add(stats, gained); });
   const MutexLock lock(mutex_);
-  moved_bytes_ += gained.bytes_staged;
   for (std::size_t i = 0; i < ends.size(); ++i) {
     if (ends[i] == FetchEnd::kRejected) continue;
     tier_.fetched(batch.fetches[i].block, ends[i], batch.fetches[i].page);

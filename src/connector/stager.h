@@ -21,7 +21,6 @@
 #include "base/mutex.h"
 #include "connector/block_fetch.h"
 #include "connector/host_tier.h"
-#include "connector/load_speed.h"
 #include "connector/pipeline_parts.h"
 #include "kvc/stage.h"
 
@@ -46,8 +45,6 @@ class Stager final : public StageRank, public std::enable_shared_from_this<Stage
   std::size_t resident_prefix(std::span<const BlockHash> blocks) const;
   /// Blocks that an order could stage now without waiting for others to end.
   std::size_t room_blocks() const;
-  /// What past fetches moved.
-  std::uint64_t bytes_per_second() const { return speed_.bytes_per_second(); }
 
   /// Null if the block is not in the tier. The payload stays as it is while the lease is held.
   StagingLease find(const BlockHash& block);
@@ -92,14 +89,11 @@ class Stager final : public StageRank, public std::enable_shared_from_this<Stage
   Batch take_batch() KVC_EXCLUDES(mutex_);
   bool end_batch(const Batch& batch) KVC_EXCLUDES(mutex_);
   void fetch(const Batch& batch) KVC_EXCLUDES(mutex_);
-  std::vector<std::size_t> settle(const Batch& batch, const BlockFetch& fetch, Deadline deadline)
-      KVC_EXCLUDES(mutex_);
-  void measure(Instant now) KVC_REQUIRES(mutex_);
+  std::vector<std::size_t> settle(const Batch& batch, const BlockFetch& fetch) KVC_EXCLUDES(mutex_);
 
   const PipelineParts parts_;
   const std::size_t batch_blocks_;
   const Duration call_budget_;
-  LoadSpeed speed_;
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -110,10 +104,6 @@ class Stager final : public StageRank, public std::enable_shared_from_this<Stage
   std::size_t scheduled_ KVC_GUARDED_BY(mutex_) = 0;   // Tasks in the executor, running or not.
   std::size_t running_ KVC_GUARDED_BY(mutex_) = 0;     // Of those, with a batch.
   bool is_loose_running_ KVC_GUARDED_BY(mutex_) = false;
-  // Since the speed was last measured; idle time does not count.
-  Duration busy_ KVC_GUARDED_BY(mutex_){0};
-  Instant busy_since_ KVC_GUARDED_BY(mutex_){};
-  std::uint64_t moved_bytes_ KVC_GUARDED_BY(mutex_) = 0;
   // In the counters already.
   std::uint64_t counted_evictions_ KVC_GUARDED_BY(mutex_) = 0;
   std::array<std::uint64_t, 6> counted_ends_ KVC_GUARDED_BY(mutex_){};  // By StageEnd.

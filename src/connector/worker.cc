@@ -344,16 +344,6 @@ std::size_t Worker::resident_prefix(std::span<const BlockHash> blocks) const {
   return stager == nullptr ? 0 : stager->resident_prefix(blocks);
 }
 
-std::size_t Worker::stage_room_blocks() const {
-  const std::shared_ptr<Stager> stager = impl_->stager();
-  return stager == nullptr ? 0 : stager->room_blocks();
-}
-
-std::uint64_t Worker::stage_bytes_per_second() const {
-  const std::shared_ptr<Stager> stager = impl_->stager();
-  return stager == nullptr ? 0 : stager->bytes_per_second();
-}
-
 std::size_t Worker::load_budget_blocks() const {
   const MutexLock lock(impl_->mutex);
   return impl_->ready == nullptr ? 0 : impl_->ready->loads->budget_blocks();

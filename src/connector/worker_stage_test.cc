@@ -484,12 +484,10 @@ TEST(WorkerStage, LoadsFromTheStoreMakeRoomInTheTier) {
   world.start();
   world.put_all(8);
   world.stage(1, {1, 2, 3, 4});
-  EXPECT_EQ(world.worker->stage_room_blocks(), 0u);
   EXPECT_TRUE(world.load_held(world.tasks({5, 6}), {}).empty()) << "one page is left for loads";
   EXPECT_TRUE(world.all_hold(world.tasks({5, 6})));
   EXPECT_EQ(world.worker->stats().tier_blocks, 4u) << "and stays so";
   world.rank->release({.hold = 1, .from_block = 0});
-  EXPECT_EQ(world.worker->stage_room_blocks(), 4u);
   const std::vector<PageTask> loads = world.tasks({5, 6, 7, 8});
   EXPECT_TRUE(world.load_held(loads, {}).empty());
   EXPECT_TRUE(world.all_hold(loads));
@@ -570,8 +568,6 @@ TEST(WorkerStage, OnlyWhereItIsWantedAndBlocksAreStoredWhole) {
   WorkerWorld leased;
   leased.start();
   EXPECT_EQ(leased.worker->stage_rank(), nullptr);
-  EXPECT_EQ(leased.worker->stage_room_blocks(), 0u);
-  EXPECT_EQ(leased.worker->stage_bytes_per_second(), 0u);
   leased.save_now(leased.tasks({1}));
   EXPECT_EQ(leased.worker->resident_prefix(StageWorld::blocks({1})), 0u);
   EXPECT_EQ(leased.worker->stats().tier_blocks, 0u);
@@ -621,37 +617,6 @@ TEST(WorkerStage, CloseIsBoundedWhileAGetHangs) {
   world.store->open_gate();
   world.executor_in_use = nullptr;
   world.worker.reset();
-}
-
-TEST(WorkerStage, SpeedOfFetchesIsMeasured) {
-  class SlowStore final : public testlib::PassingStore {
-   public:
-    SlowStore(std::shared_ptr<Store> inner, std::shared_ptr<testlib::SimClock> clock)
-        : PassingStore(std::move(inner)), clock_(std::move(clock)) {}
-    std::vector<GetResult> get(std::vector<GetItem> items, CallContext context) override {
-      clock_->advance(std::chrono::milliseconds(250) * items.size());
-      return inner_->get(std::move(items), std::move(context));
-    }
-
-   private:
-    const std::shared_ptr<testlib::SimClock> clock_;
-  };
-  StageWorld world;
-  constexpr std::size_t kPage = std::size_t{8} << 20;
-  world.pool = TestPool(8, kPage);
-  world.options.staging_bytes = std::size_t{128} << 20;
-  world.options.save_queue_bytes = std::size_t{80} << 20;
-  world.on = std::make_shared<SlowStore>(world.store, world.clock);
-  world.start();
-  world.save_now(world.tasks(StageWorld::up_to(8)));
-  const std::uint64_t guess = world.worker->stage_bytes_per_second();
-  world.start();  // Nothing is warm.
-  EXPECT_EQ(world.worker->stage_bytes_per_second(), guess);
-  world.order(1, StageWorld::up_to(8), std::chrono::seconds(60));
-  world.executor->run_all();
-  EXPECT_TRUE(world.take_heard().ends_with("1:8 all"));
-  EXPECT_LT(world.worker->stage_bytes_per_second(), guess / 2);
-  EXPECT_GE(world.worker->stage_bytes_per_second(), std::uint64_t{32} << 20);
 }
 
 TEST(WorkerStage, WithThreadsAllBytesAreRight) {
