@@ -178,25 +178,16 @@ void measure(const Options& options) {
   Measurement measurement(options);
   measurement.time_keys();
   measurement.time_baseline();
-  std::vector<double> ratios;
-  std::vector<double> ours;
-  std::vector<double> baseline;
+  PairedSamples samples;
   for (std::size_t i = 0; i < options.samples; ++i) {
-    if (i % 2 == 0) {
-      ours.push_back(measurement.time_keys());
-      baseline.push_back(measurement.time_baseline());
-    } else {
-      baseline.push_back(measurement.time_baseline());
-      ours.push_back(measurement.time_keys());
-    }
-    ratios.push_back(ours.back() / baseline.back());
+    samples.take([&] { return measurement.time_keys(); },
+                 [&] { return measurement.time_baseline(); });
   }
   std::printf("{\"tokens_per_block\":%u,\"message_bytes\":%zu,\"blocks\":%zu,", kTokensPerBlock,
               kMessageBytes, options.blocks);
-  std::printf("\"key_ns\":%.1f,\"sha256_ns\":%.1f,\"digest\":\"%s\",\"samples\":", median(ours),
-              median(baseline), measurement.result().c_str());
-  print_samples(ratios);
-  std::printf("}\n");
+  std::printf("\"key_ns\":%.1f,\"sha256_ns\":%.1f,", median(samples.ours),
+              median(samples.baseline));
+  print_end(measurement.result(), samples.ratios());
 }
 
 }  // namespace
@@ -204,14 +195,9 @@ void measure(const Options& options) {
 
 int main(int argc, char** argv) {
   kvc::Options options;
-  for (const std::string_view argument :
-       std::span(argv, static_cast<std::size_t>(argc)).subspan(1)) {
-    if (!kvc::parse_count(argument, "--samples=", kvc::kLargest, &options.samples) &&
-        !kvc::parse_count(argument, "--blocks=", kvc::kLargest, &options.blocks)) {
-      std::fprintf(stderr, "identity_ratio: '%s': use --samples=N or --blocks=N, 1 to 1048576\n",
-                   std::string(argument).c_str());
-      return 2;
-    }
+  if (!kvc::parse_counts(argc, argv, kvc::kLargest,
+                         {{"--samples=", &options.samples}, {"--blocks=", &options.blocks}})) {
+    return 2;
   }
   kvc::measure(options);
   return 0;

@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -151,21 +150,14 @@ void measure(const Options& options) {
   const auto store = std::make_shared<LinkStore>(make_memory_store({}));
   Instance block(options, Granularity::kBlock, store);
   Instance layer(options, Granularity::kLayer, store);
-  std::vector<double> ours;
-  std::vector<double> baseline;
-  std::vector<double> ratios;
+  PairedSamples samples;
   for (std::size_t i = 0; i < options.samples; ++i) {
-    if (i % 2 == 0) ours.push_back(layer.first_token());
-    baseline.push_back(block.first_token());
-    if (i % 2 != 0) ours.push_back(layer.first_token());
-    ratios.push_back(ours.back() / baseline.back());
+    samples.take([&] { return layer.first_token(); }, [&] { return block.first_token(); });
   }
   KVC_CHECK(block.digest() == layer.digest(), "the two paths loaded different bytes");
   std::printf("{\"layers\":%zu,\"blocks\":%zu,\"layer_ms\":%.3f,\"block_ms\":%.3f,", options.layers,
-              kBlocks, median(ours) / 1e6, median(baseline) / 1e6);
-  std::printf("\"digest\":\"%s\",\"samples\":", layer.digest().c_str());
-  print_samples(ratios);
-  std::printf("}\n");
+              kBlocks, median(samples.ours) / 1e6, median(samples.baseline) / 1e6);
+  print_end(layer.digest(), samples.ratios());
 }
 
 }  // namespace
@@ -173,14 +165,9 @@ void measure(const Options& options) {
 
 int main(int argc, char** argv) {
   kvc::Options options;
-  for (const std::string_view argument :
-       std::span(argv, static_cast<std::size_t>(argc)).subspan(1)) {
-    if (!kvc::parse_count(argument, "--samples=", kvc::kLargest, &options.samples) &&
-        !kvc::parse_count(argument, "--layers=", kvc::kLargest, &options.layers)) {
-      std::fprintf(stderr, "layer_overlap: '%s': use --samples=N or --layers=N, 1 to 1024\n",
-                   std::string(argument).c_str());
-      return 2;
-    }
+  if (!kvc::parse_counts(argc, argv, kvc::kLargest,
+                         {{"--samples=", &options.samples}, {"--layers=", &options.layers}})) {
+    return 2;
   }
   kvc::measure(options);
   return 0;

@@ -89,21 +89,18 @@ void measure(const Options& options) {
   std::size_t tokens = options.blocks * kTokensPerBlock;
   Conversation conversation(tokens + options.samples * kTokensPerBlock);
   (void)conversation.name(tokens);
-  std::vector<double> ours;
-  std::vector<double> baseline;
+  PairedSamples samples;
   for (std::size_t i = 0; i < options.samples; ++i) {
     tokens += kTokensPerBlock;
-    if (i % 2 == 0) ours.push_back(conversation.name(tokens));
-    baseline.push_back(conversation.compare(tokens - kTokensPerBlock));
-    if (i % 2 != 0) ours.push_back(conversation.name(tokens));
+    samples.take([&] { return conversation.name(tokens); },
+                 [&] { return conversation.compare(tokens - kTokensPerBlock); });
   }
   ResultDigest digest;
   const BlockHash name = conversation.checked_name(tokens);
   digest.add(std::string_view(reinterpret_cast<const char*>(name.bytes.data()), name.bytes.size()));
-  std::printf("{\"tokens\":%zu,\"memcmp_us\":%.3f,\"digest\":\"%s\",\"samples\":",
-              options.blocks * kTokensPerBlock, median(baseline), digest.hex().c_str());
-  print_samples(ours);
-  std::printf("}\n");
+  std::printf("{\"tokens\":%zu,\"memcmp_us\":%.3f,", options.blocks * kTokensPerBlock,
+              median(samples.baseline));
+  print_end(digest.hex(), samples.ours);
 }
 
 }  // namespace
@@ -112,14 +109,9 @@ void measure(const Options& options) {
 int main(int argc, char** argv) {
   constexpr std::size_t kLargest = 65536;
   kvc::Options options;
-  for (const std::string_view argument :
-       std::span(argv, static_cast<std::size_t>(argc)).subspan(1)) {
-    if (!kvc::parse_count(argument, "--samples=", kLargest, &options.samples) &&
-        !kvc::parse_count(argument, "--blocks=", kLargest, &options.blocks)) {
-      std::fprintf(stderr, "requery: '%.*s': use --samples=N or --blocks=N\n",
-                   static_cast<int>(argument.size()), argument.data());
-      return 2;
-    }
+  if (!kvc::parse_counts(argc, argv, kLargest,
+                         {{"--samples=", &options.samples}, {"--blocks=", &options.blocks}})) {
+    return 2;
   }
   kvc::measure(options);
   return 0;
