@@ -107,6 +107,16 @@ class SchedulerFixture {
   std::uint32_t ranks_;
 };
 
+/// The first report of a request whose pass computes all of `tokens`.
+inline StepRequest whole_pass(RequestId id, std::span<const Token> tokens,
+                              std::span<const SlotIndex> slots) {
+  return {.id = id,
+          .is_new = true,
+          .new_tokens = tokens,
+          .new_slots = slots,
+          .scheduled_tokens = tokens.size()};
+}
+
 inline std::vector<SlotIndex> slots_of(const std::vector<PageTask>& tasks) {
   std::vector<SlotIndex> slots;
   for (const PageTask& task : tasks) slots.push_back(task.slot);

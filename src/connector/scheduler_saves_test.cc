@@ -19,6 +19,12 @@ class Life {
 
   Offer query(std::size_t computed = 0) { return world_.query(id_, tokens_, computed); }
   void allocate() { world_.scheduler->allocated(id_, slots_); }
+  /// Its first `blocks` blocks, no more, are stored, and promised; then it gets its pages.
+  void take_promise(std::size_t blocks) {
+    world_.publish_blocks(tokens_, 0, blocks);
+    ASSERT_EQ(query().blocks, blocks);
+    allocate();
+  }
 
   /// The first report: everything that is known.
   std::vector<SlotIndex> begin(std::size_t computed, std::size_t scheduled) {
@@ -102,9 +108,7 @@ TEST(SchedulerSaves, OverlapStepWithoutANewTokenSavesNothingEarly) {
 TEST(SchedulerSaves, BlocksThatAreLoadedAreNotSaved) {
   SchedulerFixture world;
   Life life(world, 1, make_tokens(5 * B + 1), 6);
-  world.publish_blocks(life.tokens(), 0, 3);
-  ASSERT_EQ(life.query().blocks, 3u);
-  life.allocate();
+  life.take_promise(3);
   EXPECT_EQ(life.begin(0, 2 * B + 1), (Slots{103, 104})) << "load and pass end with the prompt";
   EXPECT_EQ(life.plan.loads.size(), 3u);
 }
@@ -120,9 +124,7 @@ TEST(SchedulerSaves, BlocksOfTheEnginesOwnMatchAreSavedToo) {
 TEST(SchedulerSaves, PromiseCountsOnlyWhenThePassEndsWithThePrompt) {
   SchedulerFixture world;
   Life life(world, 1, make_tokens(8 * B), 8);
-  world.publish_blocks(life.tokens(), 0, 3);
-  ASSERT_EQ(life.query().blocks, 3u);
-  life.allocate();
+  life.take_promise(3);
   // A chunk. Where it begins depends on how much of the promise was taken, which is not told.
   EXPECT_EQ(life.begin(0, 2 * B), Slots{});
   EXPECT_EQ(life.go_on(5 * B, 2 * B), (Slots{103, 104, 105, 106})) << "absolute again: catches up";
@@ -132,9 +134,7 @@ TEST(SchedulerSaves, PromiseCountsOnlyWhenThePassEndsWithThePrompt) {
 TEST(FaultKinds, B20_OfferHonouredLessSavesNoPageThatWasNotComputed) {
   SchedulerFixture world;
   Life life(world, 1, make_tokens(6 * B), 6);
-  world.publish_blocks(life.tokens(), 0, 4);
-  ASSERT_EQ(life.query().blocks, 4u);
-  life.allocate();
+  life.take_promise(4);
   // One block less than offered was taken, so the pass has one block more to compute.
   EXPECT_EQ(life.begin(0, 3 * B), Slots{});
   EXPECT_EQ(life.go_on(6 * B, 1, {77}, {106}), (Slots{104, 105}));
@@ -143,9 +143,7 @@ TEST(FaultKinds, B20_OfferHonouredLessSavesNoPageThatWasNotComputed) {
 TEST(SchedulerSaves, PromiseDoesNotCountWhereThePassBeganElsewhere) {
   SchedulerFixture world;
   Life life(world, 1, make_tokens(6 * B), 6);
-  world.publish_blocks(life.tokens(), 0, 4);
-  ASSERT_EQ(life.query().blocks, 4u);
-  life.allocate();
+  life.take_promise(4);
   EXPECT_EQ(life.begin(B, B), Slots{}) << "begins one block later than at the query";
 }
 
@@ -245,9 +243,7 @@ TEST(SchedulerSaves, ReportedTokensDecideTheNames) {
 TEST(SchedulerSaves, ReportedTokensThatContradictTheLoadSaveNothing) {
   SchedulerFixture world;
   Life life(world, 1, make_tokens(4 * B), 4);
-  world.publish_blocks(life.tokens(), 0, 2);
-  ASSERT_EQ(life.query().blocks, 2u);
-  life.allocate();
+  life.take_promise(2);
   life.tokens()[B] = 999;
   EXPECT_EQ(life.begin(0, 2 * B), Slots{});
   EXPECT_EQ(life.go_on(4 * B, 1, {5}, {104}), Slots{});
@@ -337,9 +333,7 @@ TEST(FaultKinds, B40_RequestAnnouncedAsNewAgainStartsOver) {
 TEST(FaultKinds, B40_PromiseOfAnEarlierAllocationIsNotAdded) {
   SchedulerFixture world;
   Life life(world, 1, make_tokens(4 * B), 4);
-  world.publish_blocks(life.tokens(), 0, 2);
-  ASSERT_EQ(life.query().blocks, 2u);
-  life.allocate();
+  life.take_promise(2);
   EXPECT_EQ(life.begin(0, 2 * B), (Slots{102, 103}));
   // Announced anew without a query: nothing was loaded into these pages.
   life.slots() = {20, 21, 22, 23};

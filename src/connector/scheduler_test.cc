@@ -243,13 +243,7 @@ TEST(Scheduler, LoadsReachToTheFirstHoleInThePages) {
   EXPECT_EQ(slots_of(world.plan().loads), (std::vector<SlotIndex>{5, 6}));
   EXPECT_EQ(world.scheduler->stats().pages_inconsistent, 1u);
   // Whoever counts the promise as kept attends to pages that nobody filled: nothing of it is saved.
-  EXPECT_TRUE(world
-                  .plan({{.id = 1,
-                          .is_new = true,
-                          .new_tokens = tokens,
-                          .new_slots = holed,
-                          .scheduled_tokens = tokens.size()}})
-                  .saves.empty());
+  EXPECT_TRUE(world.plan({whole_pass(1, tokens, holed)}).saves.empty());
 }
 
 TEST(Scheduler, ShortPageListIsServedAsFarAsItReachesAndNeverSaved) {
@@ -261,13 +255,7 @@ TEST(Scheduler, ShortPageListIsServedAsFarAsItReachesAndNeverSaved) {
   world.scheduler->allocated(1, slots);
   EXPECT_EQ(world.plan().loads.size(), 3u);
   EXPECT_EQ(world.scheduler->stats().pages_inconsistent, 1u);
-  EXPECT_TRUE(world
-                  .plan({{.id = 1,
-                          .is_new = true,
-                          .new_tokens = tokens,
-                          .new_slots = slots,
-                          .scheduled_tokens = tokens.size()}})
-                  .saves.empty());
+  EXPECT_TRUE(world.plan({whole_pass(1, tokens, slots)}).saves.empty());
 }
 
 TEST(Scheduler, PagesOfAnotherBlockSizeAreNeverSaved) {
@@ -277,13 +265,7 @@ TEST(Scheduler, PagesOfAnotherBlockSizeAreNeverSaved) {
   const auto slots = make_slots(4);  // As if a block had twice the tokens.
   world.scheduler->allocated(1, slots);
   EXPECT_EQ(world.scheduler->stats().pages_inconsistent, 1u);
-  EXPECT_TRUE(world
-                  .plan({{.id = 1,
-                          .is_new = true,
-                          .new_tokens = tokens,
-                          .new_slots = slots,
-                          .scheduled_tokens = tokens.size()}})
-                  .saves.empty());
+  EXPECT_TRUE(world.plan({whole_pass(1, tokens, slots)}).saves.empty());
 }
 
 TEST(Scheduler, PagesBeyondThePromptAreFine) {
@@ -302,11 +284,7 @@ TEST(Scheduler, PagesBeyondThePromptShowSmallerBlocksWherePagesAreExact) {
     world.query(id, tokens);
     const auto slots = make_slots(pages);
     world.scheduler->allocated(id, slots);
-    return world.plan({{.id = id,
-                        .is_new = true,
-                        .new_tokens = tokens,
-                        .new_slots = slots,
-                        .scheduled_tokens = tokens.size()}});
+    return world.plan({whole_pass(id, tokens, slots)});
   };
   EXPECT_TRUE(plan_of(1, 4).saves.empty());  // As if a block had half the tokens.
   EXPECT_EQ(world.scheduler->stats().pages_inconsistent, 1u);
@@ -410,13 +388,7 @@ TEST(Scheduler, UnknownRequestsAreIgnored) {
   const std::vector<Token> tokens = make_tokens(2 * kBlockTokens);
   const auto slots = make_slots(2);
   world.scheduler->allocated(7, slots);
-  EXPECT_TRUE(world
-                  .plan({{.id = 7,
-                          .is_new = true,
-                          .new_tokens = tokens,
-                          .new_slots = slots,
-                          .scheduled_tokens = tokens.size()}})
-                  .empty());
+  EXPECT_TRUE(world.plan({whole_pass(7, tokens, slots)}).empty());
   EXPECT_EQ(world.scheduler->stats().requests_tracked, 0u);
 }
 
@@ -425,13 +397,7 @@ TEST(Scheduler, QuietestRequestIsForgottenAtTheBound) {
   const std::vector<Token> tokens = make_tokens(kBlockTokens);
   const auto slots = make_slots(1);
   const auto saves = [&](RequestId id) {
-    return world
-        .plan({{.id = id,
-                .is_new = true,
-                .new_tokens = tokens,
-                .new_slots = slots,
-                .scheduled_tokens = tokens.size()}})
-        .saves.size();
+    return world.plan({whole_pass(id, tokens, slots)}).saves.size();
   };
   world.query(1, tokens);
   world.query(2, tokens);

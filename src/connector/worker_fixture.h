@@ -10,6 +10,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +35,13 @@ inline BlockHash make_hash(std::uint64_t number) {
   BlockHash hash;
   Random(number).fill(hash.bytes);
   return hash;
+}
+
+/// From 1.
+inline std::vector<std::uint64_t> numbers_to(std::uint64_t count) {
+  std::vector<std::uint64_t> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), 1);
+  return numbers;
 }
 
 /// The bytes that `rank`'s page of a block must have.
@@ -223,6 +231,10 @@ struct WorkerWorld {
   void put_raw(const std::string& key, const std::vector<std::byte>& object) {
     ASSERT_EQ(memory->put({{key, object.data(), object.size()}}, {}).front().effect,
               PutEffect::kStored);
+  }
+  /// Blocks 1 to `count`, as healthy writers would put them.
+  void put_all(std::uint64_t count) {
+    for (const std::uint64_t number : numbers_to(count)) put_raw(shard(number), sealed(number));
   }
   void lose(const std::string& key) { (void)memory->remove({key}, {}); }
   std::vector<std::byte> read_raw(const std::string& key) const {

@@ -56,18 +56,6 @@ class ForgetfulStore final : public testlib::PassingStore {
   std::vector<std::string> keys_;
 };
 
-std::vector<std::uint64_t> numbers_to(std::size_t count) {
-  std::vector<std::uint64_t> numbers(count);
-  for (std::size_t i = 0; i < count; ++i) numbers[i] = i + 1;
-  return numbers;
-}
-
-void put_all(WorkerWorld& world, std::size_t count) {
-  for (const std::uint64_t number : numbers_to(count)) {
-    world.put_raw(world.shard(number), world.sealed(number));
-  }
-}
-
 TEST(FaultKinds, B28_ABatchFitsIntoHalfALease) {
   constexpr Duration kLease = seconds(10);
   WorkerWorld world;
@@ -76,7 +64,7 @@ TEST(FaultKinds, B28_ABatchFitsIntoHalfALease) {
   world.options.load_deadline = seconds(60);
   world.options.batch_blocks = 20;
   world.start();
-  put_all(world, 60);
+  world.put_all(60);
   EXPECT_TRUE(world.load(world.tasks(numbers_to(60))).empty());
   // The first one is a guess, since nothing was measured; then 12 of 400 ms are just short of 5 s.
   ASSERT_GT(slow->transfers.size(), 2u);
@@ -89,7 +77,7 @@ TEST(FaultKinds, B28_ABatchIsNeverLessThanOneObject) {
   world.on = std::make_shared<LeasingStore>(slow, milliseconds(1));
   world.options.load_deadline = seconds(60);
   world.start();
-  put_all(world, 4);
+  world.put_all(4);
   EXPECT_TRUE(world.load(world.tasks(numbers_to(4))).empty());
 }
 
@@ -100,7 +88,7 @@ TEST(FaultKinds, B28_AStoreWithoutLeasesSetsNoBoundToBatches) {
   world.options.load_deadline = seconds(60);
   world.options.batch_blocks = 64;
   world.start();
-  put_all(world, 60);
+  world.put_all(60);
   EXPECT_TRUE(world.load(world.tasks(numbers_to(60))).empty());
   EXPECT_GE(*std::ranges::max_element(slow->transfers), 30u);
 }
@@ -113,7 +101,7 @@ TEST(FaultKinds, B28_ALoadThatTakesLongerThanALeaseKeepsThoseOfWhatIsLeft) {
   world.options.load_deadline = seconds(60);
   world.options.batch_blocks = 1;
   world.start();
-  put_all(world, 20);
+  world.put_all(20);
   std::vector<std::string> keys;
   for (const std::uint64_t number : numbers_to(20)) keys.push_back(world.shard(number));
   (void)leasing->exists(keys, {});
@@ -138,7 +126,7 @@ TEST(FaultKinds, B28_AMissingBlockIsAskedForOnceMore) {
       world.store, std::vector<std::string>{world.shard(2), world.shard(5)});
   world.on = forgetful;
   world.start();
-  put_all(world, 6);
+  world.put_all(6);
   EXPECT_TRUE(world.load(world.tasks(numbers_to(6))).empty());
   EXPECT_EQ(world.worker->stats().loads_asked_again, 2u);
   EXPECT_EQ(world.worker->stats().loads_missing, 0u);
@@ -153,7 +141,7 @@ TEST(FaultKinds, B28_AndThenItsRequestFails) {
       world.store, std::vector<std::string>{world.shard(2), world.shard(2)});
   world.on = forgetful;
   world.start();
-  put_all(world, 3);
+  world.put_all(3);
   world.lose(world.shard(2));
   const std::vector<LoadFailure> failures = world.load(world.tasks(numbers_to(3)));
   ASSERT_EQ(failures.size(), 1u);

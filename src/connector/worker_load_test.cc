@@ -18,18 +18,6 @@ using testlib::GatePoint;
 class WorkerLoadOnBothKinds : public OnBothKinds {};
 INSTANTIATE_TEST_SUITE_P(, WorkerLoadOnBothKinds, ::testing::Bool(), kind_name);
 
-std::vector<std::uint64_t> numbers_to(std::size_t count) {
-  std::vector<std::uint64_t> numbers(count);
-  for (std::size_t i = 0; i < count; ++i) numbers[i] = i + 1;
-  return numbers;
-}
-
-void put_all(WorkerWorld& world, std::size_t count) {
-  for (const std::uint64_t number : numbers_to(count)) {
-    world.put_raw(world.shard(number), world.sealed(number));
-  }
-}
-
 TEST_P(WorkerLoadOnBothKinds, PromisedPagesHoldTheStoredBytes) {
   WorkerWorld world(GetParam());
   world.start();
@@ -57,7 +45,7 @@ TEST(WorkerLoad, EachLoadIsTimedOnce) {
   WorkerWorld world;
   world.copier = std::make_shared<SlowCopier>(world.clock);
   world.start();
-  put_all(world, 2);
+  world.put_all(2);
   EXPECT_TRUE(world.load(world.tasks(numbers_to(2))).empty());
   EXPECT_TRUE(world.load({}).empty());
   EXPECT_EQ(world.load(world.tasks({9})).size(), 1u) << "a load that fails is timed too";
@@ -73,7 +61,7 @@ TEST(WorkerLoad, AnyAmountOfStagingWillDo) {
     world.options.staging_bytes = (std::size_t{16} << 10) - 12288 + pages * 4096;
     world.options.save_queue_bytes = WorkerWorld::kPageBytes;
     world.start();
-    put_all(world, 30);
+    world.put_all(30);
     const std::vector<PageTask> loads = world.tasks(numbers_to(30));
     EXPECT_TRUE(world.load(loads).empty()) << pages;
     for (const PageTask& load : loads) EXPECT_TRUE(world.pool.holds(load.slot, load.block, 0));
@@ -83,7 +71,7 @@ TEST(WorkerLoad, AnyAmountOfStagingWillDo) {
 TEST(WorkerLoad, NothingIsLoadedTwice) {
   WorkerWorld world;
   world.start();
-  put_all(world, 1);
+  world.put_all(1);
   EXPECT_TRUE(world.load(world.tasks({1})).empty());
   world.pool.poison_all();
   EXPECT_TRUE(world.worker->load(0).empty()) << "loads are consumed";
@@ -102,7 +90,7 @@ TEST(WorkerLoad, StepWithoutLoadsAsksNothing) {
 TEST(WorkerLoad, BlockThatSeveralRequestsWantIsFetchedOnce) {
   WorkerWorld world;
   world.start();
-  put_all(world, 2);
+  world.put_all(2);
   EXPECT_TRUE(world
                   .load({world.task(1, 0, 1), world.task(1, 5, 2), world.task(2, 3, 2),
                          world.task(1, 9, 3)})
@@ -119,7 +107,7 @@ TEST(WorkerLoad, NextBatchIsFetchedWhileThisOneIsCopied) {
   const auto copier = std::make_shared<WatchedCopier>();
   world.copier = copier;
   world.start();
-  put_all(world, 12);
+  world.put_all(12);
   std::vector<std::size_t> gets_seen;
   copier->before_copy_in = [&](SlotIndex slot) {
     if (slot % 4 == 0) {  // The first copy of a batch: the executor gets a turn.
@@ -137,7 +125,7 @@ TEST(WorkerLoad, BusyExecutorIsNotWaitedFor) {
   WorkerWorld world;
   world.options.batch_blocks = 4;
   world.start();
-  put_all(world, 12);
+  world.put_all(12);
   // Nobody steps the executor: the loading thread does everything itself.
   EXPECT_TRUE(world.load(world.tasks(numbers_to(12))).empty());
   EXPECT_EQ(world.store->count(StoreOp::kGet), 3u);
@@ -150,7 +138,7 @@ TEST(WorkerLoad, ExecutorThatRefusesIsDoneWithout) {
   world.options.batch_blocks = 4;
   world.executor->refuse();
   world.start();
-  put_all(world, 12);
+  world.put_all(12);
   EXPECT_TRUE(world.load(world.tasks(numbers_to(12))).empty());
 }
 
@@ -159,7 +147,7 @@ TEST(WorkerLoad, WithThreadsAllBytesAreRight) {
   world.options.batch_blocks = 2;
   world.executor_in_use = make_thread_pool({.name = "t", .threads = 2});
   world.start();
-  put_all(world, 60);
+  world.put_all(60);
   for (int round = 0; round < 20; ++round) {
     world.pool.poison_all();
     const std::vector<PageTask> loads = world.tasks(numbers_to(60));
@@ -173,7 +161,7 @@ TEST(WorkerLoad, SavesThatWaitLeaveRoomForLoads) {
   world.options.staging_bytes = 100'000;
   world.options.save_queue_bytes = 100'000;
   world.start();
-  put_all(world, 10);
+  world.put_all(10);
   std::vector<std::uint64_t> many(60);
   for (std::size_t i = 0; i < many.size(); ++i) many[i] = 1000 + i;
   world.save(world.tasks(many));
@@ -288,7 +276,7 @@ TEST(WorkerLoad, MissingBlockIsReportedAndAllOthersAreInPlace) {
   WorkerWorld world;
   world.options.batch_blocks = 3;
   world.start();
-  put_all(world, 10);
+  world.put_all(10);
   for (const std::uint64_t lost : {1u, 5u, 10u}) world.lose(world.shard(lost));
   const std::vector<PageTask> loads = world.tasks(numbers_to(10));
   const std::vector<LoadFailure> failures = world.load(loads);
@@ -320,7 +308,7 @@ TEST(WorkerLoad, StaleBlockIsAskedForOnceMore) {
                                                          .limit = times}},
                                               .before_item = {}});
     world.start();
-    put_all(world, 3);
+    world.put_all(3);
     const std::vector<LoadFailure> failures = world.load(world.tasks(numbers_to(3)));
     EXPECT_EQ(failures.size(), times - 1);
     EXPECT_EQ(world.worker->stats().loads_missing, times - 1);
@@ -332,7 +320,7 @@ TEST(WorkerLoad, StaleBlockIsAskedForOnceMore) {
 TEST(WorkerLoad, PlanOfAnotherKeyspaceIsRefusedWithoutAStoreCall) {
   WorkerWorld world;
   world.start();
-  put_all(world, 2);
+  world.put_all(2);
   world.worker->bind({.keyspace = {std::byte{9}}, .loads = world.tasks({1, 2}), .saves = {}});
   const std::vector<LoadFailure> failures = world.worker->load(0);
   ASSERT_EQ(failures.size(), 2u);
@@ -344,7 +332,7 @@ TEST(WorkerLoad, PlanOfAnotherKeyspaceIsRefusedWithoutAStoreCall) {
 TEST(WorkerLoad, PagesOutOfRangeAreRefusedAndOthersLoaded) {
   WorkerWorld world;
   world.start();
-  put_all(world, 3);
+  world.put_all(3);
   const std::vector<LoadFailure> failures =
       world.load({world.task(1, -1), world.task(2, WorkerWorld::kSlots), world.task(3, 1)});
   ASSERT_EQ(failures.size(), 2u);
@@ -357,7 +345,7 @@ TEST(WorkerLoad, PagesOutOfRangeAreRefusedAndOthersLoaded) {
 TEST(WorkerLoad, PageIsNotPromisedToTwoBlocks) {
   WorkerWorld world;
   world.start();
-  put_all(world, 2);
+  world.put_all(2);
   const std::vector<LoadFailure> failures =
       world.load({world.task(1, 0, 1), world.task(2, 0, 2), world.task(1, 0, 3)});
   ASSERT_EQ(failures.size(), 1u);
@@ -373,7 +361,7 @@ TEST(WorkerLoad, CopyThatFailsIsReported) {
   };
   world.copier = copier;
   world.start();
-  put_all(world, 3);
+  world.put_all(3);
   std::vector<LoadFailure> failures = world.load(world.tasks(numbers_to(3)));
   ASSERT_EQ(failures.size(), 1u);
   EXPECT_EQ(failures[0].status.code(), Code::kUnavailable);
@@ -405,7 +393,7 @@ TEST(WorkerLoad, DeadlineThatHasPassedFailsTheRest) {
   };
   world.copier = copier;
   world.start();
-  put_all(world, 12);
+  world.put_all(12);
   const std::vector<LoadFailure> failures = world.load(world.tasks(numbers_to(12)));
   EXPECT_GE(failures.size(), 4u);
   EXPECT_LT(failures.size(), 12u);
@@ -423,7 +411,7 @@ TEST(WorkerLoad, LoadThatRanOutOfTimeHalvesWhatMayBePromised) {
   world.start();
   const std::size_t first = world.worker->load_budget_blocks();
   EXPECT_GT(first, 1u);
-  put_all(world, 4);
+  world.put_all(4);
   EXPECT_TRUE(world.load(world.tasks(numbers_to(4))).empty());
   EXPECT_EQ(world.worker->load_budget_blocks(), first);  // Too small to tell anything.
   copier->before_copy_in = [&](SlotIndex) {
@@ -464,7 +452,7 @@ struct HangingWorld : WorkerWorld {
 TEST(FaultKinds, B26_StoreThatHangsFailsTheLoadInTimeAndRecovers) {
   HangingWorld world;
   world.start_now();
-  put_all(world, 12);
+  world.put_all(12);
   world.store->close_gate(GatePoint::kBeforeReply);
   const std::vector<LoadFailure> failures = world.load(world.tasks(numbers_to(12)));
   EXPECT_EQ(failures.size(), 12u);
@@ -482,7 +470,7 @@ TEST(FaultKinds, B26_StoreThatHangsFailsTheLoadInTimeAndRecovers) {
 TEST(FaultKinds, B26_StoreThatFailsFailsTheLoadAndRecovers) {
   WorkerWorld world;
   world.start();
-  put_all(world, 8);
+  world.put_all(8);
   world.store->answer_with(Reaction::kDown);
   const std::vector<LoadFailure> failures = world.load(world.tasks(numbers_to(8)));
   ASSERT_EQ(failures.size(), 8u);
@@ -508,7 +496,7 @@ TEST(FaultKinds, B25_BlockEvictedBeforeOrDuringTheLoadFailsOnlyItsRequest) {
                           }
                         }});
       world.start();
-      put_all(world, 8);
+      world.put_all(8);
       if (!during) world.lose(key);
       std::vector<PageTask> loads;
       for (const std::uint64_t number : numbers_to(8)) {
@@ -528,7 +516,7 @@ TEST(FaultKinds, B28_LeaseThatLapsesDuringTheTransferIsAMissNotBytes) {
     WorkerWorld world;
     world.on = std::make_shared<LapsingStore>(world.store, says_so);
     world.start();
-    put_all(world, 5);
+    world.put_all(5);
     EXPECT_EQ(world.load(world.tasks(numbers_to(5))).size(), 5u);
     for (SlotIndex slot = 0; slot < 5; ++slot) EXPECT_TRUE(world.pool.is_poison(slot));
     EXPECT_EQ(world.worker->stats().loads_missing, says_so ? 5u : 0u);
@@ -564,7 +552,7 @@ TEST(FaultKinds, B29_WhateverIsNotASuccessIsAFailureOfTheRightBlock) {
     WorkerWorld world;
     world.on = std::make_shared<SpoilingStore>(world.store, cases[i].spoil);
     world.start();
-    put_all(world, 5);
+    world.put_all(5);
     const std::vector<LoadFailure> failures = world.load(world.tasks(numbers_to(5)));
     ASSERT_EQ(failures.size(), cases[i].failed);
     if (failures.size() == 1) {
@@ -583,7 +571,7 @@ TEST(FaultKinds, B34_LostShardOfThisRankFailsTheLoadHere) {
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
     world.options.rank = rank;
     world.start();
-    put_all(world, 3);
+    world.put_all(3);
     EXPECT_TRUE(world.load(world.tasks(numbers_to(3))).empty());
     world.lose(world.shard(2));
     const std::vector<LoadFailure> failures = world.load(world.tasks(numbers_to(3)));
@@ -597,7 +585,7 @@ TEST(FaultKinds, B83_FailedLoadsLeaveNoStagingBehind) {
   world.options.staging_bytes = 32'768 + 4 * 4096;
   world.options.save_queue_bytes = 2000;
   world.start();
-  put_all(world, 4);
+  world.put_all(4);
   for (int i = 0; i < 200; ++i) {
     world.store->answer_with(i % 3 == 0 ? Reaction::kDown : Reaction::kOk);
     (void)world.load(world.tasks({1, 2, 3, 4, 99}));

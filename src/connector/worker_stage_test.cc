@@ -31,14 +31,6 @@ struct StageWorld : WorkerWorld {
     rank = worker->stage_rank();
     ASSERT_NE(rank, nullptr);
   }
-  static std::vector<std::uint64_t> up_to(std::uint64_t count) {
-    std::vector<std::uint64_t> numbers;
-    for (std::uint64_t i = 1; i <= count; ++i) numbers.push_back(i);
-    return numbers;
-  }
-  void put_all(std::uint64_t count) {
-    for (const std::uint64_t number : up_to(count)) put_raw(shard(number), sealed(number));
-  }
   static std::vector<BlockHash> blocks(const std::vector<std::uint64_t>& numbers) {
     std::vector<BlockHash> all;
     for (const std::uint64_t number : numbers) all.push_back(make_hash(number));
@@ -86,12 +78,12 @@ TEST_P(WorkerStageOnBothKinds, WhatIsStagedIsLoadedWhateverBecomesOfTheStore) {
   StageWorld world(GetParam());
   world.start();
   world.put_all(20);
-  world.stage(1, StageWorld::up_to(20));
+  world.stage(1, numbers_to(20));
   EXPECT_TRUE(world.take_heard().ends_with("1:20 all"));
   EXPECT_EQ(world.worker->stats().tier_blocks_held, 20u);
   world.memory->close(Deadline{});
   const std::size_t calls = world.store->calls().size();
-  const std::vector<PageTask> loads = world.tasks(StageWorld::up_to(20));
+  const std::vector<PageTask> loads = world.tasks(numbers_to(20));
   EXPECT_TRUE(world.load_held(loads, {1}).empty());
   EXPECT_TRUE(world.all_hold(loads));
   EXPECT_TRUE(world.pool.guards_intact());
@@ -138,7 +130,7 @@ TEST(WorkerStage, OrderEndsAtWhatIsNotThere) {
   world.start();
   world.put_all(6);
   world.lose(world.shard(4));
-  world.stage(1, StageWorld::up_to(6));
+  world.stage(1, numbers_to(6));
   EXPECT_TRUE(world.take_heard().ends_with("1:3 missing"));
   EXPECT_EQ(world.worker->stats().stage_short_missing, 1u);
   EXPECT_EQ(world.worker->stats().loads_missing, 0u) << "nothing was promised";
@@ -173,7 +165,7 @@ TEST(FaultKinds, B28_LeaseThatLapsesWhileBlocksAreStagedIsNoPromise) {
     world.on = std::make_shared<LapsingStore>(world.store, says_so);
     world.start();
     world.put_all(5);
-    world.stage(1, StageWorld::up_to(5));
+    world.stage(1, numbers_to(5));
     EXPECT_TRUE(world.take_heard().ends_with(says_so ? "1:0 missing" : "1:0 rejected"));
     EXPECT_EQ(world.worker->stats().tier_blocks, 0u);
     EXPECT_EQ(world.worker->resident_prefix(StageWorld::blocks({1})), 0u);
@@ -212,13 +204,13 @@ TEST(FaultKinds, B29_WhateverIsNotASuccessEndsTheOrderAtTheRightBlock) {
     world.on = std::make_shared<SpoilingStore>(world.store, cases[i].spoil);
     world.start();
     world.put_all(5);
-    world.stage(1, StageWorld::up_to(5));
+    world.stage(1, numbers_to(5));
     const std::string end =
         "1:" + std::to_string(cases[i].staged) + " " + std::string(cases[i].end);
     EXPECT_TRUE(world.heard.ends_with(end)) << world.heard;
     EXPECT_EQ(world.worker->resident_prefix(StageWorld::blocks({1, 2, 3, 4, 5})), cases[i].staged);
     // What was staged holds the right bytes.
-    const std::vector<PageTask> loads = world.tasks(StageWorld::up_to(cases[i].staged));
+    const std::vector<PageTask> loads = world.tasks(numbers_to(cases[i].staged));
     EXPECT_TRUE(world.load_held(loads, {1}).empty());
     EXPECT_TRUE(world.all_hold(loads));
   }
@@ -239,7 +231,7 @@ TEST(WorkerStage, LeaderHearsOfEachBatchAndFewTasksAreAtWork) {
   world.options.batch_blocks = 4;
   world.start();
   world.put_all(20);
-  world.order(1, StageWorld::up_to(20));
+  world.order(1, numbers_to(20));
   EXPECT_EQ(world.executor->pending(), 2u);
   std::size_t tasks = 0;
   while (world.executor->step()) {
@@ -277,16 +269,16 @@ TEST(WorkerStage, WhatTheLeaderDidNotWaitForIsThereForTheNextWhoAsks) {
   world.options.batch_blocks = 2;
   world.start();
   world.put_all(6);
-  world.order(1, StageWorld::up_to(6));
+  world.order(1, numbers_to(6));
   world.executor->step();
   world.rank->release({.hold = 1, .from_block = 1});
   (void)world.take_heard();
   world.executor->run_all();
   EXPECT_EQ(world.take_heard(), "");
   EXPECT_EQ(world.worker->stats().tier_blocks_held, 1u);
-  EXPECT_EQ(world.worker->resident_prefix(StageWorld::blocks(StageWorld::up_to(6))), 6u);
+  EXPECT_EQ(world.worker->resident_prefix(StageWorld::blocks(numbers_to(6))), 6u);
   const std::size_t gets = world.store->count(StoreOp::kGet);
-  world.order(2, StageWorld::up_to(6));
+  world.order(2, numbers_to(6));
   EXPECT_EQ(world.take_heard(), "2:6 all") << "at once";
   EXPECT_EQ(world.store->count(StoreOp::kGet), gets);
 }
@@ -336,7 +328,7 @@ TEST(WorkerStage, LoadsOfWhatIsNotStagedComeFromTheStoreAndAreCounted) {
   world.start();
   world.put_all(4);
   world.stage(1, {1, 2});
-  const std::vector<PageTask> loads = world.tasks(StageWorld::up_to(4));
+  const std::vector<PageTask> loads = world.tasks(numbers_to(4));
   EXPECT_TRUE(world.load_held(loads, {1}).empty());
   EXPECT_TRUE(world.all_hold(loads));
   WorkerStats stats = world.worker->stats();
@@ -449,7 +441,7 @@ TEST(WorkerStage, SavesMakeRoomInTheTierAndKeepTheirLimit) {
   world.limit_pages(8, 3);
   world.start();
   world.put_all(8);
-  world.stage(1, StageWorld::up_to(8));
+  world.stage(1, numbers_to(8));
   world.rank->release({.hold = 1, .from_block = 0});
   EXPECT_EQ(world.worker->stats().tier_blocks, 8u);
   world.save(world.tasks({11, 12, 13, 14, 15}));
@@ -470,10 +462,10 @@ TEST(WorkerStage, HeldPagesAreNotForSaves) {
   world.limit_pages(4, 2);
   world.start();
   world.put_all(4);
-  world.stage(1, StageWorld::up_to(4));
+  world.stage(1, numbers_to(4));
   world.save(world.tasks({11, 12}));
   EXPECT_EQ(world.worker->stats().saves_dropped, 2u);
-  const std::vector<PageTask> loads = world.tasks(StageWorld::up_to(4));
+  const std::vector<PageTask> loads = world.tasks(numbers_to(4));
   EXPECT_TRUE(world.load_held(loads, {1}).empty());
   EXPECT_TRUE(world.all_hold(loads));
 }
