@@ -25,6 +25,20 @@ def request(tokens: list[int] = TOKENS, **extra: Any) -> Request:
     return Request(next(_ids), list(tokens), extra)
 
 
+def promise(engine: Engine) -> SimpleNamespace:
+    """A request as the connector got it, that was promised a load and has no pages yet."""
+    engine.serve(request())
+    bound = request().bound()
+    assert engine.scheduler.get_num_new_matched_tokens(bound, 0)[0]
+    return bound
+
+
+def assert_load_fails_for(engine: Engine, promised: Request | SimpleNamespace) -> None:
+    with pytest.raises(KvConnectorLoadError) as caught:
+        engine.worker.start_load_kv(None)
+    assert caught.value.request_ids == [promised.request_id]
+
+
 class Exploding:
     """A core whose every method fails."""
 
@@ -161,16 +175,11 @@ def test_ids_may_come_in_any_container(make_engine: MakeEngine) -> None:
 )
 def test_pages_that_are_none_fail_closed(pages: Any, make_engine: MakeEngine) -> None:
     engine = make_engine()
-    engine.serve(request())
-    promised = request()
-    matched, _ = engine.scheduler.get_num_new_matched_tokens(promised.bound(), 0)
-    assert matched
-    engine.scheduler.update_state_after_alloc(promised.bound(), pages)
+    promised = promise(engine)
+    engine.scheduler.update_state_after_alloc(promised, pages)
     meta = engine.scheduler.build_connector_meta(SimpleNamespace(new_requests=[]))
     engine.worker.bind_connector_meta(meta)
-    with pytest.raises(KvConnectorLoadError) as caught:
-        engine.worker.start_load_kv(None)
-    assert caught.value.request_ids == [promised.request_id]
+    assert_load_fails_for(engine, promised)
 
 
 TOKENS_OF_OTHERS: dict[str, Callable[[], Any]] = {
@@ -230,9 +239,7 @@ def test_a_plan_that_is_lost_fails_closed(make_engine: MakeEngine) -> None:
     scheduler._resources._core = real
     del real
     engine.worker.bind_connector_meta(meta)
-    with pytest.raises(KvConnectorLoadError) as caught:
-        engine.worker.start_load_kv(None)
-    assert caught.value.request_ids == [promised.request_id]
+    assert_load_fails_for(engine, promised)
 
 
 def test_a_plan_that_is_lost_after_it_was_made_fails_closed(make_engine: MakeEngine) -> None:
@@ -266,9 +273,7 @@ def test_a_plan_that_is_lost_after_it_was_made_fails_closed(make_engine: MakeEng
     del real, Losing
     assert lost
     engine.worker.bind_connector_meta(meta)
-    with pytest.raises(KvConnectorLoadError) as caught:
-        engine.worker.start_load_kv(None)
-    assert caught.value.request_ids == [promised.request_id]
+    assert_load_fails_for(engine, promised)
 
 
 def test_a_report_that_cannot_be_read_keeps_the_loads(make_engine: MakeEngine) -> None:
@@ -326,9 +331,7 @@ def test_a_step_that_cannot_be_read_loses_no_load_silently(make_engine: MakeEngi
             raise RuntimeError("injected")
 
     engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(Unreadable()))
-    with pytest.raises(KvConnectorLoadError) as caught:
-        engine.worker.start_load_kv(None)
-    assert caught.value.request_ids == [promised.request_id]
+    assert_load_fails_for(engine, promised)
     # And nothing of it comes later, when its pages may be another request's.
     before = engine.pools[0].bytes.copy()
     empty = SimpleNamespace(new_requests=[], cached_requests=[])
@@ -345,9 +348,7 @@ def test_a_scheduler_that_ended_fails_what_it_owes(make_engine: MakeEngine) -> N
     engine.scheduler.close()
     empty = SimpleNamespace(new_requests=[], cached_requests=[])
     engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(empty))
-    with pytest.raises(KvConnectorLoadError) as caught:
-        engine.worker.start_load_kv(None)
-    assert caught.value.request_ids == [promised.request_id]
+    assert_load_fails_for(engine, promised)
 
 
 def test_a_load_that_was_interrupted_is_not_taken_for_done(make_engine: MakeEngine) -> None:
@@ -380,46 +381,33 @@ def test_a_scheduler_that_ended_before_the_allocation_fails_what_it_promised(
     make_engine: MakeEngine,
 ) -> None:
     engine = make_engine()
-    engine.serve(request())
-    promised = request()
-    bound = promised.bound()
-    assert engine.scheduler.get_num_new_matched_tokens(bound, 0)[0]
+    promised = promise(engine)
     engine.scheduler.close()
-    engine.scheduler.update_state_after_alloc(bound, list(range(8)))
+    engine.scheduler.update_state_after_alloc(promised, list(range(8)))
     engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(SimpleNamespace()))
-    with pytest.raises(KvConnectorLoadError) as caught:
-        engine.worker.start_load_kv(None)
-    assert caught.value.request_ids == [promised.request_id]
+    assert_load_fails_for(engine, promised)
 
 
 def test_a_promise_that_was_forgotten_fails_closed(make_engine: MakeEngine) -> None:
     """An allocation that comes when the record of its promise is gone is not loaded."""
     engine = make_engine()
-    engine.serve(request())
-    promised = request()
-    bound = promised.bound()
-    assert engine.scheduler.get_num_new_matched_tokens(bound, 0)[0]
+    promised = promise(engine)
     for _ in range(3):
         engine.scheduler.build_connector_meta(SimpleNamespace())
     for _ in range(8192):  # as many as are tracked
         engine.scheduler.get_num_new_matched_tokens(request([1] * 9).bound(), 0)
-    engine.scheduler.update_state_after_alloc(bound, list(range(8)))
+    engine.scheduler.update_state_after_alloc(promised, list(range(8)))
     engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(SimpleNamespace()))
-    with pytest.raises(KvConnectorLoadError) as caught:
-        engine.worker.start_load_kv(None)
-    assert caught.value.request_ids == [promised.request_id]
+    assert_load_fails_for(engine, promised)
 
 
 def test_a_request_that_ended_owes_nothing(make_engine: MakeEngine) -> None:
     """Its loads could not be planned, but nobody waits for them any more."""
     engine = make_engine()
-    engine.serve(request())
     for end in (engine.scheduler.request_reset, engine.scheduler.request_finished):
-        promised = request()
-        bound = promised.bound()
-        assert engine.scheduler.get_num_new_matched_tokens(bound, 0)[0]
-        engine.scheduler.update_state_after_alloc(bound, ["not a page"])
-        end(bound, [])
+        promised = promise(engine)
+        engine.scheduler.update_state_after_alloc(promised, ["not a page"])
+        end(promised, [])
         engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(SimpleNamespace()))
         engine.worker.start_load_kv(None)
 
