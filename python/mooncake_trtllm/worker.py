@@ -18,6 +18,7 @@ from mooncake_trtllm._stats import figures, no_figures, numbers_of
 from mooncake_trtllm.errors import (
     KvConnectorConfigError,
     KvConnectorLoadError,
+    KvConnectorStoreError,
 )
 from mooncake_trtllm.identity import check_geometry, is_replicated, settle_kv_dtype
 from mooncake_trtllm.shim import WorkerBase
@@ -74,15 +75,7 @@ class _Resources:
             layout.geometry, kv_dtype, by_layer=by_layer, replicated=replicated
         )
         core = self._make_core(by_layer=by_layer, replicated=replicated)
-        try:
-            core.register_layout(keyspace, layout)
-        except KvConnectorConfigError as error:
-            raise KvConnectorConfigError(
-                f"the KV pool {list(pool.shape)} cannot be served: {error}. Remedy, for the "
-                f"staging: raise MC_STAGING_BYTES (now {instance.settings.staging_bytes}) and with "
-                f"it MC_SAVE_QUEUE_BYTES (now {instance.settings.save_queue_bytes}); for the "
-                f"memory back end: raise MC_MEMORY_BYTES (now {instance.settings.memory_bytes})"
-            ) from None
+        self._register_layout(core, pool, keyspace, layout)
         with self._lock:
             if self._ended:
                 core.close(_CLOSE_S)
@@ -110,6 +103,30 @@ class _Resources:
             "layer" if by_layer else "block",
             keyspace.hex(),
         )
+
+    def _register_layout(
+        self,
+        core: _native.Worker,
+        pool: HostPool,
+        keyspace: bytes,
+        layout: _native.DenseLayout,
+    ) -> None:
+        settings = self._instance.settings
+        what = f"the KV pool {list(pool.shape)} cannot be served:"
+        try:
+            core.register_layout(keyspace, layout)
+        except KvConnectorConfigError as error:
+            raise KvConnectorConfigError(
+                f"{what} {error}. Remedy, for the staging: raise MC_STAGING_BYTES (now "
+                f"{settings.staging_bytes}) and with it MC_SAVE_QUEUE_BYTES (now "
+                f"{settings.save_queue_bytes}); for the memory back end: raise MC_MEMORY_BYTES "
+                f"(now {settings.memory_bytes})"
+            ) from None
+        except KvConnectorStoreError as error:
+            raise KvConnectorStoreError(
+                f"{what} {error}. Remedy: lower MC_STAGING_BYTES (now {settings.staging_bytes}) "
+                "to what this host can spare for each rank, or see that the store is up"
+            ) from None
 
     def _make_core(self, *, by_layer: bool, replicated: bool) -> _native.Worker:
         instance, settings = self._instance, self._instance.settings

@@ -20,6 +20,7 @@ from mooncake_trtllm import (
     KvConnectorStoreError,
     MooncakeKvCacheConnectorScheduler,
     MooncakeKvCacheConnectorWorker,
+    _native,
 )
 from mooncake_trtllm._log import log
 
@@ -294,6 +295,25 @@ def test_a_pool_that_does_not_fit_the_staging_memory(
     environment.setenv("MC_STAGING_BYTES", "4096")
     with pytest.raises(KvConnectorConfigError, match=r"32768 bytes.*MC_STAGING_BYTES \(now 4096\)"):
         make_engine(Shape(layers=16, head_size=32))
+
+
+def test_staging_memory_that_the_host_does_not_have(
+    make_engine: MakeEngine, environment: pytest.MonkeyPatch
+) -> None:
+    class Worker:
+        """No amount is too much for every host."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def register_layout(self, *_: Any) -> None:
+            raise KvConnectorStoreError("no memory")
+
+    environment.setattr(_native, "Worker", Worker)
+    environment.setenv("MC_STAGING_BYTES", "64MB")
+    remedy = r"no memory\. Remedy: lower MC_STAGING_BYTES \(now 67108864\)"
+    with pytest.raises(KvConnectorStoreError, match=remedy):
+        make_engine()
 
 
 def test_a_block_that_does_not_fit_the_store(
