@@ -12,6 +12,8 @@ namespace kvc {
 namespace {
 
 constexpr std::size_t kFramesPerWrite = 64;
+/// Of a peer that has hung up: more than it could have on its way.
+constexpr std::size_t kReadsAtTheEnd = 256;
 
 }  // namespace
 
@@ -90,7 +92,12 @@ void Connection::close(Cut cut, const std::string& why) {
   owner_->on_closed(*this, cut, why);
 }
 
+/// Not before this thread has heard that what it wrote last is on its way.
 void Connection::close_with(const Message& last, const std::string& why) {
+  asio::post(*context_, [self = shared_from_this(), last, why] { self->say_and_close(last, why); });
+}
+
+void Connection::say_and_close(const Message& last, const std::string& why) {
   if (closed_) return;
   bool is_idle = writing_.empty();
   {
@@ -122,13 +129,13 @@ void Connection::on_read(const std::error_code& error, std::size_t size) {
     close(Cut::kByPeer, error == asio::error::eof ? "it hung up" : error.message());
     return;
   }
+  if (take_in(size)) read();
+}
+
+bool Connection::take_in(std::size_t size) {
   quiet_beats = 0;
   // Who was refused has nothing more to say; reading on shows when it hangs up.
   if (!ends_when_sent_) reader_.feed(std::span(in_).first(size));
-  if (deliver()) read();
-}
-
-bool Connection::deliver() {
   std::optional<Message> message;
   while (!ends_when_sent_) {
     if (const Status status = reader_.next(&message); !status.ok()) {
@@ -175,6 +182,7 @@ void Connection::on_written(const std::error_code& error, std::size_t size) {
   writing_.clear();
   if (closed_) return;
   if (error) {
+    hear_the_rest();
     close(Cut::kByPeer, error.message());
     return;
   }
@@ -188,6 +196,16 @@ void Connection::on_written(const std::error_code& error, std::size_t size) {
     close(Cut::kByOwner, "it was refused");
   } else {
     flush();
+  }
+}
+
+/// Who does not listen any more may have said why.
+void Connection::hear_the_rest() {
+  std::error_code error;
+  socket_.non_blocking(true, error);
+  for (std::size_t reads = 0; reads < kReadsAtTheEnd && !error; ++reads) {
+    const std::size_t size = socket_.read_some(asio::buffer(in_), error);
+    if (error || !take_in(size)) return;
   }
 }
 

@@ -73,7 +73,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void end_with(const Message& last);
   /// At once. Nothing happens if it has ended.
   void close(Cut cut, const std::string& why);
-  /// The same; if nothing else is on its way, the peer hears `last` before.
+  /// The same, soon; if nothing else is on its way, the peer hears `last` before.
   void close_with(const Message& last, const std::string& why);
 
   /// The owner's notes.
@@ -84,10 +84,12 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void read();
   void on_read(const std::error_code& error, std::size_t size);
   /// False if the connection ended.
-  bool deliver();
+  bool take_in(std::size_t size);
   void ask_for_flush() KVC_REQUIRES(mutex_);
   void flush();
   void on_written(const std::error_code& error, std::size_t size);
+  void hear_the_rest();
+  void say_and_close(const Message& last, const std::string& why);
 
   // The socket goes before its context.
   const std::shared_ptr<asio::io_context> context_;
