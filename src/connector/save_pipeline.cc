@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -32,15 +33,18 @@ void SavePipeline::save(std::span<const PageTask> tasks, std::span<const HotBloc
   WantedCopies wanted;
   for (const HotBlock& block : hot) wanted.insert_or_assign(block.block, block.replicas);
   if (const std::unique_ptr<Snapshots> taken = std::move(snapshots_); taken != nullptr) {
-    return finish(std::move(*taken), wanted, stream);
+    finish(std::move(*taken), wanted, stream);
+    return;
   }
   // Piece by piece, so that the first pages are on their way while the others are being copied.
   const std::size_t block_bytes = parts_.shards.object_bytes() * parts_.shards.parts();
   const std::size_t piece = std::max<std::size_t>(kPieceBytes / block_bytes, 1);
+  // Lent to saves until all are taken: a step copies and evicts no more than what may be queued.
+  std::vector<SaveItem> unstored;
   while (!tasks.empty()) {
     const std::span<const PageTask> now = tasks.first(std::min(piece, tasks.size()));
     tasks = tasks.subspan(now.size());
-    finish(make_room(now), wanted, stream);
+    std::ranges::move(finish(make_room(now), wanted, stream), std::back_inserter(unstored));
   }
 }
 
@@ -54,28 +58,33 @@ void SavePipeline::distrust_snapshots() {
   if (snapshots_ != nullptr) snapshots_->copied.assign(snapshots_->copied.size(), false);
 }
 
-void SavePipeline::finish(Snapshots taken, const WantedCopies& wanted, StreamHandle stream) {
+std::vector<SaveItem> SavePipeline::finish(Snapshots taken, const WantedCopies& wanted,
+                                           StreamHandle stream) {
   for (std::uint32_t part = 0; part < parts_.shards.parts(); ++part) {
     if (!taken.copied[part]) copy_part(taken, part, stream);
   }
+  if (taken.fate != Fate::kStored) taken.dropped += taken.items.size();
   parts_.counters->update([&taken](WorkerStats& stats) {
     stats.blocks_already_stored += taken.already_stored;
     stats.saves_dropped += taken.dropped;
     stats.saves_failed += taken.failed;
   });
-  if (taken.items.empty()) return;
+  if (taken.items.empty()) return {};
+  keep_in_tier(taken.items);
+  if (taken.fate != Fate::kStored) return std::move(taken.items);
   for (SaveItem& item : taken.items) {
     if (const auto hot = wanted.find(item.block); hot != wanted.end()) item.replicas = hot->second;
   }
-  keep_in_tier(taken.items);
   enqueue(std::move(taken.items));
   start_tasks();
+  return {};
 }
 
 SavePipeline::Snapshots SavePipeline::make_room(std::span<const PageTask> tasks) {
   Snapshots room;
   room.copied.assign(parts_.shards.parts(), false);
-  if (refuses_now()) {
+  room.fate = fate_now();
+  if (room.fate == Fate::kDropped) {
     room.dropped = tasks.size();
     return room;
   }
@@ -84,6 +93,10 @@ SavePipeline::Snapshots SavePipeline::make_room(std::span<const PageTask> tasks)
     if (!in_this_step.insert(task.block).second || is_queued(task.block)) continue;
     if (parts_.recent->contains(task.block)) {
       ++room.already_stored;
+      continue;
+    }
+    if (room.fate == Fate::kOnlyInTier && parts_.stager->find(task.block) != nullptr) {
+      ++room.dropped;
       continue;
     }
     std::vector<StagingLease> pages = borrow_pages();
@@ -156,10 +169,12 @@ bool SavePipeline::is_queued(const BlockHash& block) const {
   return blocks_.contains(block);
 }
 
-bool SavePipeline::refuses_now() const {
+SavePipeline::Fate SavePipeline::fate_now() const {
   const Instant now = parts_.worker.clock->now();
   const MutexLock lock(mutex_);
-  return closed_ || now < paused_until_;
+  if (closed_) return Fate::kDropped;
+  if (now >= paused_until_) return Fate::kStored;
+  return parts_.stager == nullptr ? Fate::kDropped : Fate::kOnlyInTier;
 }
 
 std::size_t SavePipeline::tasks_wanted() const {

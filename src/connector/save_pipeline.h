@@ -6,7 +6,7 @@
 //   as long as there is more
 //
 // When there is no room the newest save is dropped. When the store refuses for lack of room, saves
-// are dropped for a while that grows with each refusal.
+// are dropped for a while that grows with each refusal; with a host tier their snapshots go there.
 #pragma once
 
 #include <cstddef>
@@ -69,8 +69,12 @@ class SavePipeline : public std::enable_shared_from_this<SavePipeline> {
 
   using WantedCopies = std::unordered_map<BlockHash, std::uint32_t, BlockHashHasher>;
 
+  /// What becomes of snapshots.
+  enum class Fate : std::uint8_t { kStored, kOnlyInTier, kDropped };
+
   /// A pass of which parts are being copied.
   struct Snapshots {
+    Fate fate = Fate::kStored;
     std::vector<SaveItem> items;
     std::vector<SlotIndex> slots;  // By item.
     std::vector<bool> copied;      // By part.
@@ -84,12 +88,12 @@ class SavePipeline : public std::enable_shared_from_this<SavePipeline> {
   /// Blocks that cannot be copied are taken out.
   void copy_part(Snapshots& into, std::uint32_t part, StreamHandle stream);
   std::vector<StagingLease> borrow_pages();
-  /// Copies what is missing, and queues all.
-  void finish(Snapshots taken, const WantedCopies& wanted, StreamHandle stream);
+  /// Copies what is missing, and queues all. Returns what is not to be stored.
+  std::vector<SaveItem> finish(Snapshots taken, const WantedCopies& wanted, StreamHandle stream);
   void keep_in_tier(const std::vector<SaveItem>& items);
   void enqueue(std::vector<SaveItem> items);
   bool is_queued(const BlockHash& block) const KVC_EXCLUDES(mutex_);
-  bool refuses_now() const KVC_EXCLUDES(mutex_);
+  Fate fate_now() const KVC_EXCLUDES(mutex_);
 
   std::size_t tasks_wanted() const KVC_REQUIRES(mutex_);
   void drop_queue() KVC_REQUIRES(mutex_);

@@ -509,6 +509,40 @@ TEST(WorkerStage, SavedBlockWhoseStoreFailedIsServedAllTheSame) {
   EXPECT_TRUE(world.pool.holds(0, make_hash(1), 0));
 }
 
+TEST(WorkerStage, WhatIsNotStoredSinceSavesPauseIsAHitAllTheSame) {
+  StageWorld world;
+  world.start();
+  world.store->answer_with(Reaction::kBackOff);
+  world.save_now(world.tasks({1}));
+  world.store->answer_with(Reaction::kOk);
+  const std::size_t calls = world.store->calls().size();
+  const std::vector<PageTask> tasks = world.tasks({2, 3});
+  world.save_now(tasks);
+  world.save_now(tasks);
+  EXPECT_EQ(world.worker->stats().saves_dropped, 4u);
+  EXPECT_EQ(world.worker->stats().save_queue_bytes, 0u);
+  world.pool.poison_all();
+  EXPECT_TRUE(world.load_held(tasks, {}).empty());
+  EXPECT_TRUE(world.all_hold(tasks));
+  EXPECT_EQ(world.store->calls().size(), calls) << "the store is left alone";
+}
+
+TEST(WorkerStage, WhileSavesPauseAStepCopiesNoMoreThanCouldBeQueued) {
+  constexpr std::size_t kPage = std::size_t{5} << 20;  // Each is handed over by itself.
+  StageWorld world;
+  world.pool = TestPool(3, kPage);
+  world.options.staging_bytes = std::size_t{64} << 20;
+  world.options.save_queue_bytes = 2 * kPage;
+  world.start();
+  world.store->answer_with(Reaction::kBackOff);
+  world.save_now(world.tasks({1}));
+  world.save(world.tasks({11, 12, 13}));
+  EXPECT_EQ(world.worker->stats().saves_dropped, 3u);
+  EXPECT_EQ(world.worker->resident_prefix(StageWorld::blocks({11, 12, 13})), 2u);
+  world.save(world.tasks({13}));
+  EXPECT_EQ(world.worker->resident_prefix(StageWorld::blocks({13})), 1u) << "the next may";
+}
+
 // Transfers that are given up -----------------------------------------------------------------
 
 /// Answers nothing, and writes later what was asked for.
