@@ -2,125 +2,13 @@
 
 #include "connector/host_tier.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <map>
-#include <optional>
-#include <utility>
-
-#include "base/random.h"
-#include "testing/seed.h"
+#include "connector/host_tier_fixture.h"
 
 namespace kvc {
 namespace {
 
-constexpr std::size_t kPageBytes = 64;
-constexpr Instant kLate{std::chrono::seconds(10)};
-
-class PlainMemory final : public StagingMemory {
- public:
-  explicit PlainMemory(std::size_t bytes) : memory_(bytes) {}
-  std::span<std::byte> bytes() const override { return memory_; }
-  void abandon() override {}
-
- private:
-  mutable std::vector<std::byte> memory_;
-};
-
-BlockHash block(std::uint64_t number) {
-  BlockHash hash;
-  Random(number).fill(hash.bytes);
-  return hash;
-}
-
-std::vector<BlockHash> blocks(std::vector<std::uint64_t> numbers) {
-  std::vector<BlockHash> all;
-  for (const std::uint64_t number : numbers) all.push_back(block(number));
-  return all;
-}
-
-std::string text(const StageProgress& progress) {
-  static const char* const kEnds[] = {"all", "missing", "rejected", "no room", "unavailable"};
-  std::string said = std::to_string(progress.hold) + ":" + std::to_string(progress.staged);
-  return progress.done ? said + " " + kEnds[static_cast<std::size_t>(progress.end)] : said;
-}
-
-/// A tier, and a driver that does what the test says.
-struct World {
-  explicit World(std::size_t pages, HostTierOptions options = {})
-      : memory(std::make_shared<StagingArea>(std::make_unique<PlainMemory>(pages * kPageBytes))),
-        pool(std::make_shared<StagingPool>(memory, memory->bytes(), kPageBytes, pages)),
-        tier(std::make_unique<HostTier>(pool, options)) {}
-
-  void stage(HoldId hold, std::vector<std::uint64_t> numbers, Instant give_up = kLate) {
-    tier->stage({.hold = hold, .blocks = blocks(std::move(numbers)), .fetch_budget = {}}, give_up);
-  }
-  void release(HoldId hold, std::uint32_t from = 0) { tier->release({hold, from}); }
-
-  /// What the tier asks for now.
-  std::vector<BlockHash> begin(std::size_t max = 100, Instant now = {}) {
-    return take(tier->begin_fetches(max, now));
-  }
-  std::vector<BlockHash> begin_loose(std::size_t max = 100, Instant now = {}) {
-    return take(tier->begin_loose_fetches(max, now));
-  }
-  std::vector<BlockHash> take(std::vector<HostTier::Fetch> fetches) {
-    std::vector<BlockHash> begun;
-    for (HostTier::Fetch& fetch : fetches) {
-      begun.push_back(fetch.block);
-      EXPECT_TRUE(in_flight.emplace(fetch.block, std::move(fetch.page)).second)
-          << "twice at a time";
-    }
-    return begun;
-  }
-  void end(std::uint64_t number, FetchEnd how = FetchEnd::kVerified) {
-    auto flight = in_flight.extract(block(number));
-    ASSERT_FALSE(flight.empty());
-    if (how == FetchEnd::kVerified) fill(*flight.mapped(), block(number));
-    tier->fetched(block(number), how, std::move(flight.mapped()));
-  }
-  void fetch_all() {
-    for (std::vector<BlockHash> begun = begin(); !begun.empty(); begun = begin()) {
-      for (const BlockHash& each : begun) {
-        auto flight = in_flight.extract(each);
-        fill(*flight.mapped(), each);
-        tier->fetched(each, FetchEnd::kVerified, std::move(flight.mapped()));
-      }
-    }
-  }
-  static void fill(StagingPage& page, const BlockHash& with) {
-    std::ranges::copy(with.bytes, page.bytes().begin());
-  }
-  static bool holds(const StagingLease& page, const BlockHash& with) {
-    return page != nullptr && std::ranges::equal(page->bytes().first(32), with.bytes);
-  }
-  void put(std::uint64_t number) {
-    StagingLease page = pool->borrow(StagingPool::Use::kLoad);
-    ASSERT_NE(page, nullptr);
-    fill(*page, block(number));
-    tier->put(block(number), std::move(page));
-  }
-  bool has(std::uint64_t number) const { return tier->contains(block(number)); }
-
-  /// What the leader is told, sorted.
-  std::string reports() {
-    std::vector<std::string> said;
-    for (const StageProgress& progress : tier->take_reports()) said.push_back(text(progress));
-    std::ranges::sort(said);
-    std::string all;
-    for (const std::string& each : said) all += (all.empty() ? "" : ", ") + each;
-    return all;
-  }
-
-  std::shared_ptr<StagingArea> memory;
-  std::shared_ptr<StagingPool> pool;
-  std::unique_ptr<HostTier> tier;
-  std::map<BlockHash, StagingLease> in_flight;
-};
-
 TEST(HostTier, FetchesWhatIsOrderedAndTellsAsItGrows) {
-  World world(8);
+  TierWorld world(8);
   world.stage(1, {1, 2, 3});
   EXPECT_EQ(world.reports(), "") << "nothing to tell yet";
   EXPECT_EQ(world.tier->wanted(), 3u);
@@ -135,11 +23,11 @@ TEST(HostTier, FetchesWhatIsOrderedAndTellsAsItGrows) {
   EXPECT_EQ(world.reports(), "1:3 all");
   EXPECT_EQ(world.reports(), "") << "nothing is told twice";
   EXPECT_EQ(world.tier->held(), 3u);
-  EXPECT_TRUE(World::holds(world.tier->find(block(2)), block(2)));
+  EXPECT_TRUE(TierWorld::holds(world.tier->find(block(2)), block(2)));
 }
 
 TEST(HostTier, WhatIsResidentIsStagedAtOnce) {
-  World world(8);
+  TierWorld world(8);
   world.stage(1, {1, 2});
   world.fetch_all();
   world.release(1);
@@ -158,7 +46,7 @@ TEST(HostTier, WhatIsResidentIsStagedAtOnce) {
 }
 
 TEST(HostTier, OrderWithoutBlocksIsDoneAtOnce) {
-  World world(1);
+  TierWorld world(1);
   world.stage(1, {});
   EXPECT_EQ(world.reports(), "1:0 all");
   world.release(1);
@@ -166,7 +54,7 @@ TEST(HostTier, OrderWithoutBlocksIsDoneAtOnce) {
 }
 
 TEST(HostTier, BlockIsFetchedOnceForAllWhoWantIt) {
-  World world(8);
+  TierWorld world(8);
   world.stage(1, {1, 2});
   world.stage(2, {1, 2, 3});
   EXPECT_EQ(world.begin(), blocks({1, 2, 3}));
@@ -188,7 +76,7 @@ TEST(HostTier, OrderEndsAtTheFirstBlockThatDoesNotCome) {
        std::map<FetchEnd, std::string>{{FetchEnd::kMissing, "1:1 missing"},
                                        {FetchEnd::kRejected, "1:1 rejected"},
                                        {FetchEnd::kUnavailable, "1:1 unavailable"}}) {
-    World world(8);
+    TierWorld world(8);
     world.stage(1, {1, 2, 3, 4});
     (void)world.begin(3);
     world.end(3);
@@ -204,7 +92,7 @@ TEST(HostTier, OrderEndsAtTheFirstBlockThatDoesNotCome) {
 }
 
 TEST(HostTier, EarlierGapCountsWhicheverIsSeenFirst) {
-  World world(8);
+  TierWorld world(8);
   world.stage(1, {1, 2, 3});
   (void)world.begin();
   world.end(3, FetchEnd::kUnavailable);
@@ -214,7 +102,7 @@ TEST(HostTier, EarlierGapCountsWhicheverIsSeenFirst) {
 }
 
 TEST(HostTier, VerifiedWithoutAPageIsNoPage) {
-  World world(2);
+  TierWorld world(2);
   world.stage(1, {1});
   (void)world.begin();
   world.in_flight.clear();
@@ -224,7 +112,7 @@ TEST(HostTier, VerifiedWithoutAPageIsNoPage) {
 }
 
 TEST(HostTier, AnswersThatNobodyWaitsForAreIgnored) {
-  World world(4);
+  TierWorld world(4);
   StagingLease page = world.pool->borrow(StagingPool::Use::kLoad);
   world.tier->fetched(block(9), FetchEnd::kVerified, page);
   EXPECT_FALSE(world.has(9)) << "it may have been refused meanwhile";
@@ -239,7 +127,7 @@ TEST(HostTier, AnswersThatNobodyWaitsForAreIgnored) {
 // Holds ---------------------------------------------------------------------------------------
 
 TEST(HostTier, HeldPagesAreNeverEvicted) {
-  World world(2);
+  TierWorld world(2);
   world.stage(1, {1, 2});
   world.fetch_all();
   EXPECT_FALSE(world.tier->make_room());
@@ -259,7 +147,7 @@ TEST(HostTier, HeldPagesAreNeverEvicted) {
 }
 
 TEST(HostTier, PageOfTwoHoldsIsHeldUntilBothEnd) {
-  World world(2);
+  TierWorld world(2);
   world.stage(1, {1});
   world.stage(2, {1});
   world.fetch_all();
@@ -272,14 +160,14 @@ TEST(HostTier, PageOfTwoHoldsIsHeldUntilBothEnd) {
 }
 
 TEST(HostTier, OrderLongerThanTheMemoryIsStagedAsFarAsItGoes) {
-  World world(3);
+  TierWorld world(3);
   world.stage(1, {1, 2, 3, 4, 5});
   world.fetch_all();
   EXPECT_EQ(world.reports(), "1:3 no room");
 }
 
 TEST(HostTier, BlockTwiceInAnOrderIsHeldTwiceAndLetGoOfTwice) {
-  World world(3);
+  TierWorld world(3);
   world.stage(1, {1, 1, 2});
   world.fetch_all();
   EXPECT_EQ(world.reports(), "1:3 all");
@@ -290,7 +178,7 @@ TEST(HostTier, BlockTwiceInAnOrderIsHeldTwiceAndLetGoOfTwice) {
 }
 
 TEST(HostTier, PartOfAHoldIsLetGoOfAndTheLeaderHearsNoMoreOfIt) {
-  World world(8);
+  TierWorld world(8);
   world.stage(1, {1, 2, 3, 4});
   (void)world.begin();
   world.end(1);
@@ -307,7 +195,7 @@ TEST(HostTier, PartOfAHoldIsLetGoOfAndTheLeaderHearsNoMoreOfIt) {
 }
 
 TEST(HostTier, HoldThatIsCutBeyondWhatItHasGoesOnToTheCut) {
-  World world(8);
+  TierWorld world(8);
   world.stage(1, {1, 2, 3});
   (void)world.begin(1);
   world.release(1, 2);
@@ -317,7 +205,7 @@ TEST(HostTier, HoldThatIsCutBeyondWhatItHasGoesOnToTheCut) {
 }
 
 TEST(HostTier, WhatWasLetGoOfEarlyIsFetchedForTheNextWhoAsks) {
-  World world(8);
+  TierWorld world(8);
   world.stage(1, {1, 2, 3, 4});
   (void)world.begin(2);
   world.end(1);
@@ -336,7 +224,7 @@ TEST(HostTier, WhatWasLetGoOfEarlyIsFetchedForTheNextWhoAsks) {
 }
 
 TEST(HostTier, LooseOrderEndsAtItsFirstGap) {
-  World world(8);
+  TierWorld world(8);
   world.stage(1, {1, 2, 3, 4});
   world.release(1);
   EXPECT_EQ(world.begin_loose(2), blocks({1, 2}));
@@ -348,7 +236,7 @@ TEST(HostTier, LooseOrderEndsAtItsFirstGap) {
 }
 
 TEST(HostTier, LooseOrderDoesNotEvictItsOwnBeginningNorWhatIsNewer) {
-  World world(3);
+  TierWorld world(3);
   world.put(10);
   world.stage(1, {1, 2, 3, 4, 5});
   world.release(1);
@@ -364,20 +252,20 @@ TEST(HostTier, LooseOrderDoesNotEvictItsOwnBeginningNorWhatIsNewer) {
 }
 
 TEST(HostTier, LooseOrdersAreBoundedAndTheOldestEnds) {
-  World world(8, {.loose_max = 2});
+  TierWorld world(8, {.loose_max = 2});
   for (HoldId hold = 1; hold <= 3; ++hold) {
     world.stage(hold, {hold});
     world.release(hold);
   }
   EXPECT_EQ(world.begin_loose(), blocks({2, 3}));
-  World without(8, {.loose_max = 0});
+  TierWorld without(8, {.loose_max = 0});
   without.stage(1, {1});
   without.release(1);
   EXPECT_TRUE(without.begin_loose().empty());
 }
 
 TEST(HostTier, NothingIsFetchedForAnOrderAfterItsBudget) {
-  World world(8);
+  TierWorld world(8);
   world.stage(1, {1, 2, 3}, Instant(std::chrono::seconds(1)));
   world.stage(2, {4}, kLate);
   EXPECT_EQ(world.begin(1), blocks({1}));
@@ -392,7 +280,7 @@ TEST(HostTier, NothingIsFetchedForAnOrderAfterItsBudget) {
 }
 
 TEST(HostTier, WithoutAnyoneToFetchWhatIsWantedEnds) {
-  World world(8);
+  TierWorld world(8);
   world.stage(1, {1, 2});
   world.stage(2, {3});
   world.stage(3, {4});
@@ -408,7 +296,7 @@ TEST(HostTier, WithoutAnyoneToFetchWhatIsWantedEnds) {
 // Messages that come late, twice or in another order --------------------------------------------
 
 TEST(HostTier, RepeatedOrderChangesNothing) {
-  World world(8);
+  TierWorld world(8);
   world.stage(1, {1});
   world.fetch_all();
   EXPECT_EQ(world.reports(), "1:1 all");
@@ -422,7 +310,7 @@ TEST(HostTier, RepeatedOrderChangesNothing) {
 }
 
 TEST(HostTier, ReleaseThatComesBeforeItsOrderCounts) {
-  World world(8);
+  TierWorld world(8);
   world.release(1);
   world.release(2, 1);
   world.release(3, 2);
@@ -437,14 +325,14 @@ TEST(HostTier, ReleaseThatComesBeforeItsOrderCounts) {
 }
 
 TEST(HostTier, ReleasesThatAreRememberedAreBounded) {
-  World world(8, {.releases_max = 2});
+  TierWorld world(8, {.releases_max = 2});
   for (HoldId hold = 1; hold <= 3; ++hold) world.release(hold);
   for (HoldId hold = 1; hold <= 3; ++hold) world.stage(hold, {1});
   EXPECT_EQ(world.tier->holds(), 1u) << "the oldest is forgotten";
 }
 
 TEST(HostTier, HoldsThatTheLeaderDoesNotKnowAnyMoreEnd) {
-  World world(8);
+  TierWorld world(8);
   for (HoldId hold = 1; hold <= 4; ++hold) world.stage(hold, {hold});
   world.fetch_all();
   (void)world.reports();
@@ -460,7 +348,7 @@ TEST(HostTier, HoldsThatTheLeaderDoesNotKnowAnyMoreEnd) {
 }
 
 TEST(HostTier, OrderOfALiveHoldMayComeAfterTheListOfThem) {
-  World world(8);
+  TierWorld world(8);
   world.stage(1, {1});
   const std::vector<HoldId> live{1, 3, 4, 5};
   world.tier->keep_only(live, 5);
@@ -478,7 +366,7 @@ TEST(HostTier, OrderOfALiveHoldMayComeAfterTheListOfThem) {
 }
 
 TEST(HostTier, PageThatSomebodyUsesWhenRoomIsMadeIsNotTheNextToGo) {
-  World world(8);
+  TierWorld world(8);
   for (const std::uint64_t number : {1, 2, 3, 4}) world.put(number);
   StagingLease save = world.tier->find(block(1));
   for (const std::uint64_t number : {2, 3, 4}) (void)world.tier->find(block(number));
@@ -495,7 +383,7 @@ TEST(HostTier, PageThatSomebodyUsesWhenRoomIsMadeIsNotTheNextToGo) {
 }
 
 TEST(HostTier, HoldWithoutANumberIsNone) {
-  World world(2);
+  TierWorld world(2);
   world.stage(0, {1});
   world.release(0);
   EXPECT_EQ(world.tier->holds() + world.tier->wanted(), 0u);
@@ -503,7 +391,7 @@ TEST(HostTier, HoldWithoutANumberIsNone) {
 }
 
 TEST(HostTier, HoldsAreBounded) {
-  World world(8, {.holds_max = 1});
+  TierWorld world(8, {.holds_max = 1});
   world.stage(1, {1});
   world.stage(2, {2});
   EXPECT_EQ(world.reports(), "2:0 no room");
@@ -517,7 +405,7 @@ TEST(HostTier, HoldsAreBounded) {
 // Pages ---------------------------------------------------------------------------------------
 
 TEST(HostTier, LeastRecentlyUsedPageGoesFirst) {
-  World world(4);
+  TierWorld world(4);
   for (const std::uint64_t number : {1, 2, 3}) world.put(number);
   EXPECT_NE(world.tier->find(block(1)), nullptr);
   EXPECT_TRUE(world.tier->make_room());
@@ -530,7 +418,7 @@ TEST(HostTier, LeastRecentlyUsedPageGoesFirst) {
 }
 
 TEST(HostTier, SparePagesAreLeftByFetchesAndSaves) {
-  World world(3, {.spare_pages = 1});
+  TierWorld world(3, {.spare_pages = 1});
   world.stage(1, {1, 2, 3});
   world.fetch_all();
   EXPECT_EQ(world.reports(), "1:2 no room");
@@ -542,7 +430,7 @@ TEST(HostTier, SparePagesAreLeftByFetchesAndSaves) {
 }
 
 TEST(HostTier, OfAHoldThatEndsTheBeginningStaysLongest) {
-  World world(3);
+  TierWorld world(3);
   world.stage(1, {1, 2, 3});
   world.fetch_all();
   world.release(1);
@@ -552,7 +440,7 @@ TEST(HostTier, OfAHoldThatEndsTheBeginningStaysLongest) {
 }
 
 TEST(HostTier, PageThatSomebodyUsesIsNotEvicted) {
-  World world(2);
+  TierWorld world(2);
   world.put(1);
   world.put(2);
   StagingLease copying = world.tier->find(block(1));
@@ -564,11 +452,11 @@ TEST(HostTier, PageThatSomebodyUsesIsNotEvicted) {
   world.stage(2, {3});
   EXPECT_EQ(world.begin(), blocks({3}));
   EXPECT_TRUE(world.has(2));
-  EXPECT_TRUE(World::holds(saving, block(2)));
+  EXPECT_TRUE(TierWorld::holds(saving, block(2)));
 }
 
 TEST(HostTier, PageOfATransferThatWasGivenUpIsNotReused) {
-  World world(2);
+  TierWorld world(2);
   world.stage(1, {1});
   (void)world.begin();
   const StagingLease transfer = world.in_flight.at(block(1));  // The store still writes.
@@ -579,7 +467,7 @@ TEST(HostTier, PageOfATransferThatWasGivenUpIsNotReused) {
 }
 
 TEST(HostTier, WhatWasJustSavedServesWhoWaitsForIt) {
-  World world(8);
+  TierWorld world(8);
   world.stage(1, {1, 2});
   EXPECT_EQ(world.begin(1), blocks({1}));
   world.put(1);
@@ -594,7 +482,7 @@ TEST(HostTier, WhatWasJustSavedServesWhoWaitsForIt) {
 }
 
 TEST(HostTier, EndsWithNothingLeft) {
-  World world(4);
+  TierWorld world(4);
   world.stage(1, {1, 2});
   world.stage(2, {3});
   (void)world.begin(2);
@@ -609,159 +497,6 @@ TEST(HostTier, EndsWithNothingLeft) {
   EXPECT_EQ(world.reports(), "3:0 unavailable");
   world.put(1);
   EXPECT_FALSE(world.has(1));
-}
-
-// Random histories ----------------------------------------------------------------------------
-
-/// What a leader knows of its holds, and what must be so of the tier at any time.
-class History {
- public:
-  explicit History(std::uint64_t seed) : random_(seed), world_(3 + random_.below(10)) {}
-
-  void run(int steps) {
-    for (int i = 0; i < steps && !::testing::Test::HasFailure(); ++i) {
-      step();
-      check();
-    }
-    finish();
-  }
-
- private:
-  struct Hold {
-    std::vector<std::uint64_t> numbers;
-    std::uint32_t staged = 0;
-    std::size_t kept = 0;  // Blocks that the leader has not let go of.
-    bool done = false;
-  };
-
-  void step() {
-    switch (random_.below(9)) {
-      case 0:
-      case 1: {
-        std::vector<std::uint64_t> numbers(1 + random_.below(5));
-        const std::uint64_t first = random_.below(6);
-        for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = first + i;
-        const HoldId hold = ++last_hold_;
-        holds_[hold] = {.numbers = numbers, .kept = numbers.size()};
-        world_.stage(hold, numbers, now_ + std::chrono::seconds(random_.below(4)));
-        break;
-      }
-      case 2:
-      case 3:
-        (void)world_.begin(random_.below(4), now_);
-        break;
-      case 4:
-        (void)world_.begin_loose(random_.below(3), now_);
-        break;
-      case 5:
-      case 6:
-        end_one();
-        break;
-      case 7:
-        let_go();
-        break;
-      default:
-        now_ += std::chrono::milliseconds(random_.below(900));
-        if (StagingLease page = world_.pool->borrow(StagingPool::Use::kLoad); page != nullptr) {
-          const BlockHash saved = block(random_.below(12));
-          World::fill(*page, saved);
-          world_.tier->put(saved, std::move(page));
-        } else if (random_.below(2) == 0) {
-          (void)world_.tier->make_room();
-        }
-    }
-  }
-
-  void end_one() {
-    if (world_.in_flight.empty()) return;
-    auto at = world_.in_flight.begin();
-    std::advance(at, random_.below(world_.in_flight.size()));
-    const BlockHash which = at->first;
-    StagingLease page = std::move(at->second);
-    world_.in_flight.erase(at);
-    const auto how = static_cast<FetchEnd>(random_.below(8) < 5 ? 0 : 1 + random_.below(3));
-    // What was not verified has other bytes.
-    World::fill(*page, how == FetchEnd::kVerified ? which : block(1000));
-    if (how == FetchEnd::kUnavailable && random_.below(2) == 0) given_up_.push_back(page);
-    if (random_.below(4) == 0) given_up_.clear();
-    world_.tier->fetched(which, how, std::move(page));
-  }
-
-  void let_go() {
-    if (holds_.empty()) return;
-    auto at = holds_.begin();
-    std::advance(at, random_.below(holds_.size()));
-    const auto from = static_cast<std::uint32_t>(random_.below(2) * random_.below(5));
-    world_.release(at->first, from);
-    at->second.kept = std::min<std::size_t>(at->second.kept, from);
-    if (from == 0) holds_.erase(at);
-  }
-
-  void check() {
-    for (const StageProgress& progress : world_.tier->take_reports()) {
-      const auto at = holds_.find(progress.hold);
-      ASSERT_NE(at, holds_.end()) << "told of a hold that is over";
-      Hold& hold = at->second;
-      EXPECT_FALSE(hold.done) << "told twice that it is done";
-      EXPECT_GE(progress.staged, hold.staged);
-      EXPECT_LE(progress.staged, hold.numbers.size());
-      hold.staged = progress.staged;
-      hold.done = progress.done;
-    }
-    for (const auto& [id, hold] : holds_) {
-      for (std::size_t i = 0; i < std::min<std::size_t>(hold.staged, hold.kept); ++i) {
-        const StagingLease page = world_.tier->find(block(hold.numbers[i]));
-        ASSERT_NE(page, nullptr) << "block " << i << " of hold " << id << " was promised";
-        EXPECT_TRUE(World::holds(page, block(hold.numbers[i])));
-      }
-    }
-    for (std::uint64_t number = 0; number < 12; ++number) {
-      const StagingLease page = world_.tier->find(block(number));
-      EXPECT_TRUE(page == nullptr || World::holds(page, block(number)));
-      for (const StagingLease& other : given_up_) EXPECT_NE(page, other);
-    }
-    EXPECT_EQ(world_.tier->in_flight(), world_.in_flight.size());
-    EXPECT_EQ(world_.tier->holds(), holds_.size());
-  }
-
-  /// Without faults everything comes to its end, and nothing is left over.
-  void finish() {
-    given_up_.clear();
-    now_ = Instant::max();
-    (void)world_.begin(100, now_);
-    (void)world_.begin_loose(100, now_);
-    while (!world_.in_flight.empty()) end_one();
-    check();
-    for (const auto& [id, hold] : holds_) {
-      const bool decided = hold.kept < hold.numbers.size();
-      EXPECT_TRUE(hold.done || decided) << "hold " << id;
-    }
-    while (!holds_.empty()) {
-      world_.release(holds_.begin()->first);
-      holds_.erase(holds_.begin());
-    }
-    EXPECT_EQ(world_.tier->held(), 0u);
-    EXPECT_EQ(world_.tier->wanted(), 0u);
-    while (world_.tier->make_room()) {
-    }
-    given_up_.clear();
-    EXPECT_EQ(world_.pool->lent(), 0u);
-  }
-
-  Random random_;
-  World world_;
-  Instant now_{};
-  HoldId last_hold_ = 0;
-  std::map<HoldId, Hold> holds_;
-  std::vector<StagingLease> given_up_;  // By transfers that are not over.
-};
-
-TEST(HostTier, RandomHistoriesKeepItsInvariants) {
-  const std::uint64_t seed = testlib::test_seed(5);
-  for (std::uint64_t i = 0; i < 2000 && !HasFailure(); ++i) {
-    SCOPED_TRACE("seed " + std::to_string(seed + i));
-    History(seed + i).run(60);
-  }
 }
 
 }  // namespace
