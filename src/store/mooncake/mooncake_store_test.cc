@@ -481,25 +481,40 @@ TEST(MooncakeStore, BuffersOfATransferThatTheClientGaveUpAreNeverReleased) {
   }
 }
 
+/// A call of another thread that is inside the client.
+class CallInside {
+ public:
+  explicit CallInside(Rig& rig) {
+    rig.client->during_call = [this] {
+      inside_.store(true);
+      while (!go_.load()) {
+      }
+    };
+    caller_ = Thread::start("caller", [&rig] { rig.exists("key"); });
+    EXPECT_TRUE(caller_.ok());
+    while (caller_.ok() && !inside_.load()) {
+    }
+  }
+  /// ... and wait until it is over. REQUIRES: called once.
+  void let_go() {
+    go_.store(true);
+    caller_->join();
+  }
+
+ private:
+  std::atomic<bool> inside_{false};
+  std::atomic<bool> go_{false};
+  Result<Thread> caller_ = Status(Code::kUnavailable, "not started");
+};
+
 TEST(MooncakeStore, CloseWaitsForCallsAndNoCallFollows) {
   Rig rig;
-  std::atomic<bool> inside{false};
-  std::atomic<bool> go{false};
-  rig.client->during_call = [&] {
-    inside.store(true);
-    while (!go.load()) {
-    }
-  };
-  Result<Thread> caller = Thread::start("caller", [&] { rig.exists("key"); });
-  ASSERT_TRUE(caller.ok());
-  while (!inside.load()) {
-  }
+  CallInside call(rig);
   Result<Thread> closer = Thread::start("closer", [&] { rig.store->close(Deadline::never()); });
   ASSERT_TRUE(closer.ok());
   // From some point on calls are refused although the first is still inside.
   const std::size_t probes = rig.cluster->calls("batch_remove");
-  go.store(true);
-  caller->join();
+  call.let_go();
   closer->join();
   EXPECT_TRUE(rig.client->is_closed());
   EXPECT_EQ(rig.remove("key"), Reaction::kDown);
@@ -508,23 +523,12 @@ TEST(MooncakeStore, CloseWaitsForCallsAndNoCallFollows) {
 
 TEST(MooncakeStore, CloseThatGivesUpLeavesClosingToTheLastCall) {
   Rig rig;
-  std::atomic<bool> inside{false};
-  std::atomic<bool> go{false};
-  rig.client->during_call = [&] {
-    inside.store(true);
-    while (!go.load()) {
-    }
-  };
-  Result<Thread> caller = Thread::start("caller", [&] { rig.exists("key"); });
-  ASSERT_TRUE(caller.ok());
-  while (!inside.load()) {
-  }
+  CallInside call(rig);
   rig.clock->set_tick(milliseconds(10));
   rig.store->close(Deadline::after(*rig.clock, std::chrono::seconds(1)));
   EXPECT_FALSE(rig.client->is_closed()) << "closed under a call";
   EXPECT_EQ(rig.remove("key"), Reaction::kDown);
-  go.store(true);
-  caller->join();
+  call.let_go();
   EXPECT_TRUE(rig.client->is_closed());
   rig.store->close(Deadline::never());
 }
