@@ -43,6 +43,20 @@ def test_unknown_metadata_and_foreign_addresses_are_refused() -> None:
         LocalStore(host="192.0.2.1")._pick_ports()
 
 
+def pids_of_who_kills_himself(program: str) -> list[int]:
+    """Run a program that prints the ids of its children, then dies by SIGKILL."""
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode == -signal.SIGKILL
+    return [int(text) for text in result.stdout.split()]
+
+
 def test_a_guarded_child_dies_with_its_parent() -> None:
     program = (
         "import os, sys\n"
@@ -51,17 +65,9 @@ def test_a_guarded_child_dies_with_its_parent() -> None:
         "print(child.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert result.returncode == -signal.SIGKILL
-    assert wait_until_gone([int(result.stdout)])
+    pids = pids_of_who_kills_himself(program)
+    assert len(pids) == 1
+    assert wait_until_gone(pids)
 
 
 def test_a_child_that_ignores_sigterm_is_killed() -> None:
@@ -162,15 +168,6 @@ def test_both_servers_die_with_the_process_that_started_them() -> None:
         "print(store.master_pid, store.storage_pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    pids = [int(text) for text in result.stdout.split()]
+    pids = pids_of_who_kills_himself(program)
     assert len(pids) == 2
     assert wait_until_gone(pids)
