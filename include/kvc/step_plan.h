@@ -51,12 +51,14 @@ struct StepPlan {
   std::vector<HoldRelease> released = {};  ///< Staged blocks that no load will need.
   /// Holds of `loads`: they end once those are in place, and not before.
   std::vector<HoldId> done_holds = {};
+  /// In some plans: what a rank keeps, which may have missed any number of plans and messages.
+  LiveHolds live_holds = {};
   /// How a rank reaches the leader; empty once all have. Meaningful to the channel alone.
   std::string rendezvous = {};
 
   bool empty() const {
     return loads.empty() && saves.empty() && !loads_lost && released.empty() &&
-           done_holds.empty() && rendezvous.empty();
+           done_holds.empty() && live_holds.newest == 0 && rendezvous.empty();
   }
 
   friend bool operator==(const StepPlan&, const StepPlan&) = default;

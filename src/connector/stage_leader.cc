@@ -180,6 +180,7 @@ void StageLeader::plan(std::span<const HoldId> loaded, StepPlan* plan) {
   PromiseBook::PlanEnds ends = impl.book.take_plan();
   plan->released = std::move(ends.released);
   plan->done_holds = std::move(ends.done);
+  plan->live_holds = std::move(ends.live);
   plan->rendezvous = all_connected ? std::string() : impl.rendezvous;
 }
 

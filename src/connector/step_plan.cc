@@ -1,5 +1,5 @@
 // magic and version (4) | keyspace (16) | flags (1) | loads | saves | hot | released | done holds |
-// rendezvous | XXH3-64 of all before (8)
+// live holds | rendezvous | XXH3-64 of all before (8)
 //
 // Numbers are little-endian base-128 varints in their shortest form. A list is its length and the
 // tasks; a task is request and slot as signed differences to the task before, and the block's hash.
@@ -18,7 +18,7 @@
 namespace kvc {
 namespace {
 
-constexpr std::uint32_t kMagicAndVersion = 0x0350564bu;  // "KVP", 3
+constexpr std::uint32_t kMagicAndVersion = 0x0450564bu;  // "KVP", 4
 constexpr std::size_t kChecksumBytes = 8;
 constexpr std::size_t kTaskBytesMin = 1 + 1 + sizeof(BlockHash);
 constexpr std::size_t kHotBytesMin = 1 + sizeof(BlockHash);
@@ -174,6 +174,17 @@ bool read_holds(ByteReader& in, std::vector<HoldId>* holds) {
   return true;
 }
 
+/// One byte where nothing is said.
+void write_live(ByteWriter& out, const LiveHolds& holds) {
+  write_varint(out, holds.newest);
+  if (holds.newest != 0) write_holds(out, holds.live);
+}
+
+bool read_live(ByteReader& in, LiveHolds* holds) {
+  if (!read_varint(in, &holds->newest)) return false;
+  return holds->newest == 0 || read_holds(in, &holds->live);
+}
+
 void write_text(ByteWriter& out, std::string_view text) {
   write_varint(out, text.size());
   out.raw(as_bytes(text));
@@ -197,7 +208,8 @@ std::string encode_step_plan(const StepPlan& plan) {
   std::vector<std::byte> bytes;
   bytes.reserve(64 + (plan.loads.size() + plan.saves.size()) * (kTaskBytesMin + 4) +
                 plan.hot.size() * (kHotBytesMin + 1) +
-                (plan.released.size() + plan.done_holds.size()) * (kReleaseBytesMin + 1) +
+                (plan.released.size() + plan.done_holds.size() + plan.live_holds.live.size()) *
+                    (kReleaseBytesMin + 1) +
                 plan.rendezvous.size());
   ByteWriter out(&bytes);
   out.u32(kMagicAndVersion);
@@ -209,6 +221,7 @@ std::string encode_step_plan(const StepPlan& plan) {
   write_hot(out, plan.hot);
   write_releases(out, plan.released);
   write_holds(out, plan.done_holds);
+  write_live(out, plan.live_holds);
   write_text(out, plan.rendezvous);
   out.u64(checksum_of(bytes));
   return std::string(as_text(bytes));
@@ -234,7 +247,7 @@ Result<StepPlan> decode_step_plan(std::span<const std::byte> bytes) {
   if ((flags & ~(kLoadsInBatch | kLoadsLost)) != 0 || !read_tasks(in, &plan.loads) ||
       !read_tasks(in, &plan.saves) || !read_hot(in, &plan.hot) ||
       !read_releases(in, &plan.released) || !read_holds(in, &plan.done_holds) ||
-      !read_text(in, &plan.rendezvous) || !in.done()) {
+      !read_live(in, &plan.live_holds) || !read_text(in, &plan.rendezvous) || !in.done()) {
     return malformed(bytes.size());
   }
   plan.loads_in_batch = (flags & kLoadsInBatch) != 0;

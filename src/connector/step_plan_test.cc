@@ -49,6 +49,11 @@ StepPlan random_plan(Random& random, std::size_t tasks_max) {
   }
   plan.done_holds.resize(random.below(tasks_max + 1));
   for (HoldId& hold : plan.done_holds) hold = random.next() >> random.below(64);
+  if (random.chance(500'000)) {
+    plan.live_holds.newest = 1 + (random.next() >> (1 + random.below(63)));
+    plan.live_holds.live.resize(random.below(tasks_max + 1));
+    for (HoldId& hold : plan.live_holds.live) hold = random.next() >> random.below(64);
+  }
   plan.rendezvous.resize(random.below(3 * tasks_max + 1));
   random.fill(std::as_writable_bytes(std::span<char>(plan.rendezvous)));
   return plan;

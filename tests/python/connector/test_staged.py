@@ -212,11 +212,19 @@ def test_other_shapes(make_engine: MakeEngine) -> None:
         assert make_engine(shape).serve(request()) == FULL
 
 
+@pytest.mark.parametrize(("lost_after_it", "steps"), [(0, 8), (6, 40)])
 @pytest.mark.parametrize("tp", [1, 2])
 def test_a_plan_that_is_lost_leaves_nothing_held(
-    tp: int, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+    tp: int,
+    lost_after_it: int,
+    steps: int,
+    make_engine: MakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was promised fails its request; what it held is free again some steps later."""
+    """What was promised fails its request; what it held is free again some steps later.
+
+    Also if the plans are lost that would have told its end.
+    """
     make_engine(tp=tp).serve(request())
     engine = make_engine(tp=tp)
     one = request()
@@ -237,7 +245,11 @@ def test_a_plan_that_is_lost_leaves_nothing_held(
             worker.start_load_kv(None)
     assert [worker.stats()["holds_open"] for worker in engine.workers] == [1] * tp
     engine.scheduler.request_finished(one.bound(), pages)
-    for _ in range(8):
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.scheduler, "_plan_step", lose)
+        for _ in range(lost_after_it):
+            engine.run(request([1, 2, 3]))
+    for _ in range(steps):
         engine.run(request([1, 2, 3]))
     assert [worker.stats()["holds_open"] for worker in engine.workers] == [0] * tp
     assert engine.serve(request()) == FULL
