@@ -26,6 +26,8 @@ struct PageTask {
   RequestId request = 0;
   BlockHash block;
   SlotIndex slot = -1;
+  /// Of a save: the store has lost the block, or never had it, whatever was seen there before.
+  bool absent = false;
 
   friend bool operator==(const PageTask&, const PageTask&) = default;
 };

@@ -51,10 +51,20 @@ std::string reason_of(const Decision& decision) {
 
 void Decision::cut(std::size_t keep, PrefixEnd why_not, std::uint32_t at_rank) {
   if (keep >= offered) return;
+namespace {
+
+bool is_absence(PrefixEnd end) {
+  return end == PrefixEnd::kNoManifest || end == PrefixEnd::kShardLost ||
+         end == PrefixEnd::kRejected;
+}
+
+}  // namespace
+
   missed[static_cast<std::size_t>(why_not)] += offered - keep;
   offered = keep;
   end = why_not;
   rank = at_rank;
+  if (is_absence(why_not)) absent_from = keep;
 }
 
 std::string to_line(const Decision& decision) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -37,6 +38,8 @@ inline constexpr std::size_t kPrefixEnds = static_cast<std::size_t>(PrefixEnd::k
 /// offered or missed for one reason each.
 struct Decision {
   RequestId request = 0;
+  static constexpr std::size_t kNothingAbsent = std::numeric_limits<std::size_t>::max();
+
   std::size_t matched = 0;   ///< By the engine itself, before.
   std::size_t wanted = 0;    ///< That the prompt could have got after that.
   std::size_t resident = 0;  ///< Of these, leading ones that rank 0 had in memory.
@@ -44,6 +47,8 @@ struct Decision {
   std::array<std::size_t, kPrefixEnds> missed{};
   PrefixEnd end = PrefixEnd::kAll;
   std::uint32_t rank = 0;     ///< Where `end` names one.
+  /// The first of the wanted ones that the store, or a rank's part of it, was found to lack.
+  std::size_t absent_from = kNothingAbsent;
   std::uint32_t repeats = 0;  ///< How often it was given again since, for the same question.
   // What the choice between loading and computing was made from.
   double blocks_per_second = 0;

@@ -75,6 +75,9 @@ void SavePipeline::finish(Snapshots taken, const WantedCopies& wanted, StreamHan
 SavePipeline::Snapshots SavePipeline::make_room(std::span<const PageTask> tasks) {
   Snapshots room;
   room.copied.assign(parts_.shards.parts(), false);
+  for (const PageTask& task : tasks) {
+    if (task.absent) parts_.recent->forget(task.block);
+  }
   if (refuses_now()) {
     room.dropped = tasks.size();
     return room;
