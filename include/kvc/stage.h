@@ -35,6 +35,7 @@ enum class StageEnd : std::uint8_t {
   kNoRoom,       ///< ... found no staging page.
   kUnavailable,  ///< The store does not answer, the rank is closed or lost.
   kLate,         ///< (leader only) not staged by the deadline.
+  kTooMany,      ///< (leader only) not ordered: as many promises are given as can be.
 };
 
 /// Asks a rank to fetch, verify and hold blocks, in this order.

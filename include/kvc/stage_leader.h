@@ -48,7 +48,7 @@ struct StagedBlocks {
   HoldId hold = 0;  ///< Keeps them staged on every rank; 0 if there are none.
   std::uint32_t blocks = 0;
   StageEnd end = StageEnd::kAll;  ///< Why not more.
-  std::uint32_t rank = 0;         ///< Which rank has the fewest; meaningless with kAll.
+  std::uint32_t rank = 0;         ///< Which rank has the fewest; none with kAll and kTooMany.
 };
 
 class StageLeader final : public StageSink {

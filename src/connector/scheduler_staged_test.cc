@@ -506,7 +506,9 @@ TEST(SchedulerStaged, NothingIsPromisedPastTheBoundOnHolds) {
   RequestId id = 0;
   while (world.query(id, tokens).blocks > 0) ++id;
   EXPECT_EQ(id, 64u);
-  EXPECT_EQ(world.scheduler->stats().blocks_missed_no_room, 2u);
+  EXPECT_EQ(world.scheduler->stats().blocks_missed_too_many_promises, 2u);
+  EXPECT_EQ(world.scheduler->stats().blocks_missed_no_room, 0u) << "no rank is to blame";
+  EXPECT_NE(world.scheduler->explain().back().find("too many promises"), std::string::npos);
   for (RequestId each = 0; each < id; ++each) world.scheduler->finished(each);
   world.plan();
   EXPECT_EQ(world.query(1, tokens).blocks, 2u);
@@ -541,8 +543,6 @@ class HoldingRanks {
   std::size_t held() const { return held_[0].size() + held_[1].size(); }
 
  private:
-  void answer(std::uint32_t rank, const StageOrder& order) {
-    const auto all = static_cast<std::uint32_t>(order.blocks.size());
   void carry_out_on(std::uint32_t rank, const StepPlan& plan, const std::set<RequestId>& expired) {
     for (const HoldRelease& one : plan.released) release(rank, one);
     for (const PageTask& load : plan.loads) {
@@ -555,6 +555,8 @@ class HoldingRanks {
       return held.first <= newest && std::ranges::count(live, held.first) == 0;
     });
   }
+  void answer(std::uint32_t rank, const StageOrder& order) {
+    const auto all = static_cast<std::uint32_t>(order.blocks.size());
     const auto staged =
         static_cast<std::uint32_t>(random_.chance(600'000) ? all : random_.below(all + 1));
     held_[rank][order.hold] = {order.blocks.begin(), order.blocks.begin() + staged};

@@ -145,7 +145,7 @@ StagedBlocks StageLeader::stage(std::span<const BlockHash> blocks, Deadline dead
     const MutexLock lock(impl.mutex);
     hold = impl.book.begin(static_cast<std::uint32_t>(blocks.size()));
   }
-  if (hold == 0) return {.hold = 0, .blocks = 0, .end = StageEnd::kNoRoom, .rank = 0};
+  if (hold == 0) return {.hold = 0, .blocks = 0, .end = StageEnd::kTooMany, .rank = 0};
   try {
     impl.order(hold, blocks, *links);
     const StagedBlocks staged = impl.close(hold, deadline);

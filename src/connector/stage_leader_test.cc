@@ -230,7 +230,7 @@ TEST(StageLeader, TooManyPromisesMeanNoMore) {
   int given = 0;
   while ((staged = stage(world, 1)).blocks > 0) ++given;
   EXPECT_EQ(given, 64);
-  EXPECT_EQ(staged.end, StageEnd::kNoRoom);
+  EXPECT_EQ(staged.end, StageEnd::kTooMany);
 }
 
 }  // namespace

@@ -194,6 +194,7 @@ void SimLeader::close(const std::shared_ptr<Query>& query, bool late) {
     case StageEnd::kUnavailable:
       site_.coverage.hit(Mark::kPromiseUnavailable);
       break;
+    case StageEnd::kTooMany:
     case StageEnd::kLate:
       site_.coverage.hit(Mark::kPromiseLate);
       break;
