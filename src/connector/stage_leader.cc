@@ -1,6 +1,7 @@
 #include "kvc/stage_leader.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "base/mutex.h"
@@ -165,6 +166,14 @@ bool StageLeader::renew(HoldId hold) {
 bool StageLeader::allocated(HoldId hold) {
   const MutexLock lock(impl_->mutex);
   return impl_->book.allocated(hold);
+}
+
+void StageLeader::expire() noexcept {
+  try {
+    impl_->send_releases();
+  } catch (const std::exception&) {
+    return;  // Without memory the next plan tells what a link has not.
+  }
 }
 
 void StageLeader::release(HoldId hold, std::uint32_t from_block) {

@@ -165,6 +165,19 @@ TEST(StageLeader, QueriesOfSeveralThreadsDoNotMix) {
   EXPECT_EQ(world.leader->holds(), 0u);
 }
 
+TEST(StageLeader, PromiseExpiresAlsoWhenNobodyAsksForAnything) {
+  StageFixture world(1);
+  const HoldId unused = stage(world, 2).hold;
+  const HoldId firm = stage(world, 2).hold;
+  ASSERT_TRUE(world.leader->allocated(firm));
+  world.leader->expire();
+  EXPECT_TRUE(world.links[0]->releases().empty());
+  world.clock->advance(StageFixture::kHoldFor);
+  world.leader->expire();
+  EXPECT_EQ(world.links[0]->releases(), (Releases{{unused, 0}}));
+  EXPECT_EQ(world.leader->live_holds().live, Holds{firm});
+}
+
 TEST(StageLeader, UnusedPromiseIsTakenBackInTime) {
   StageFixture world(1);
   const HoldId unused = stage(world, 2).hold;

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -253,6 +255,24 @@ def test_a_plan_that_is_lost_leaves_nothing_held(
         engine.run(request([1, 2, 3]))
     assert [worker.stats()["holds_open"] for worker in engine.workers] == [0] * tp
     assert engine.serve(request()) == FULL
+
+
+def test_promises_expire_as_long_as_a_scheduler_lives(make_engine: MakeEngine) -> None:
+    """On an idle engine, too, which calls nothing."""
+
+    def watching() -> int:
+        names = []
+        for name in Path("/proc/self/task").glob("*/comm"):
+            with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+                names.append(name.read_text().strip())
+        return names.count("kvc-holds")
+
+    before = watching()
+    engine = make_engine()
+    assert engine.lookup(request()) == 0
+    assert watching() == before + 1
+    engine.scheduler.close()
+    assert watching() == before
 
 
 def test_a_scheduler_whose_worker_is_not_certain_yet_waits_and_is_staged_then(
