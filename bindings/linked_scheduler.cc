@@ -1,11 +1,17 @@
 #include "bindings/linked_scheduler.h"
 
+#include <chrono>
+#include <functional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace kvc::bindings {
 namespace {
+
+/// A promise that nobody takes up is held so much longer than it needs to be, on an idle engine.
+constexpr Duration kExpiryCheckInterval = std::chrono::seconds(1);
 
 /// Grows from leader to leader, faster than any of them begins holds.
 HoldId nanoseconds_so_far(const Clock& clock) {
@@ -35,14 +41,27 @@ Result<std::shared_ptr<LinkedScheduler>> LinkedScheduler::create(SchedulerOption
                         std::move(parts.clock), std::move(parts.logger));
   if (!made.ok()) return made.status();
   linked->scheduler_ = std::move(made).value();
-  Scheduler& core = *linked->scheduler_;
-  if (const Duration interval = core.lease_check_interval(); interval > Duration::zero()) {
-    Result<std::unique_ptr<Ticker>> ticker = Ticker::start(
-        "kvc-leases", interval, [&core](const std::stop_token& stop) { core.renew_leases(stop); });
-    if (!ticker.ok()) return ticker.status();
-    linked->lease_ticker_ = std::move(ticker).value();
-  }
+  if (Status status = linked->start_ticker(); !status.ok()) return status;
   return linked;
+}
+
+Status LinkedScheduler::start_ticker() {
+  Scheduler& core = *scheduler_;
+  std::string name = "kvc-leases";
+  Duration interval = core.lease_check_interval();
+  std::function<void(const std::stop_token&)> work = [&core](const std::stop_token& stop) {
+    core.renew_leases(stop);
+  };
+  if (leader_ != nullptr) {  // Staged promises have no leases.
+    name = "kvc-holds";
+    interval = kExpiryCheckInterval;
+    work = [&leader = *leader_](const std::stop_token&) { leader.expire(); };
+  }
+  if (interval <= Duration::zero()) return {};
+  Result<std::unique_ptr<Ticker>> ticker = Ticker::start(name, interval, std::move(work));
+  if (!ticker.ok()) return ticker.status();
+  ticker_ = std::move(ticker).value();
+  return {};
 }
 
 Status LinkedScheduler::link_ranks(const SchedulerParts& parts) {
@@ -67,7 +86,7 @@ Status LinkedScheduler::link_ranks(const SchedulerParts& parts) {
 }
 
 LinkedScheduler::~LinkedScheduler() {
-  lease_ticker_.reset();
+  ticker_.reset();
   scheduler_.reset();
   if (server_ != nullptr) server_->close();
 }

@@ -39,12 +39,14 @@ class LinkedScheduler {
 
  private:
   Status link_ranks(const SchedulerParts& parts);
+  /// What has to be done whether or not the engine calls: promises end in time.
+  Status start_ticker();
 
   // The scheduler ends first, then whoever reports to the leader.
   std::shared_ptr<StageLeader> leader_;
   std::unique_ptr<ChannelServer> server_;
   std::unique_ptr<Scheduler> scheduler_;
-  std::unique_ptr<Ticker> lease_ticker_;  // Null: there are no leases to renew.
+  std::unique_ptr<Ticker> ticker_;  // Null: there is nothing to be done in between.
 };
 
 }  // namespace kvc::bindings

@@ -120,6 +120,7 @@ struct SchedulerStats {
   std::uint64_t blocks_missed_rejected = 0;
   std::uint64_t blocks_missed_late = 0;
   std::uint64_t blocks_missed_no_room = 0;
+  std::uint64_t blocks_missed_too_many_promises = 0;
   std::uint64_t blocks_missed_rank_unavailable = 0;
   std::uint64_t blocks_missed_recompute_cheaper = 0;
   std::uint64_t blocks_missed_below_minimum = 0;
@@ -167,7 +168,9 @@ inline constexpr StatField<SchedulerStats> kSchedulerStats[] = {
     {"blocks_missed", "late", &SchedulerStats::blocks_missed_late, StatKind::kCounter,
      "Stored, but not staged on every rank in time."},
     {"blocks_missed", "no_room", &SchedulerStats::blocks_missed_no_room, StatKind::kCounter,
-     "Stored, but there was no staging memory on some rank, or no place for another promise."},
+     "Stored, but there was no staging memory on some rank."},
+    {"blocks_missed", "too_many_promises", &SchedulerStats::blocks_missed_too_many_promises,
+     StatKind::kCounter, "Stored, but as many staged promises are given as can be."},
     {"blocks_missed", "rank_unavailable", &SchedulerStats::blocks_missed_rank_unavailable,
      StatKind::kCounter,
      "Some rank was not connected, was lost, or got no answer of the store; without a connection "

@@ -10,7 +10,8 @@
 //
 // Ranks have no clock here: they never end a hold by themselves. A reply that is lost, late or
 // repeated costs a hit at most. Releases go over the link for speed and in the next StepPlan, which
-// every rank gets, so that both sides agree again after a lost one.
+// every rank gets, so that both sides agree again after a lost one. A rank that has missed both is
+// told now and then by a plan which holds are alive.
 //
 // Claims and their tests: docs/contract/connector.md.
 #pragma once
@@ -34,6 +35,7 @@ enum class StageEnd : std::uint8_t {
   kNoRoom,       ///< ... found no staging page.
   kUnavailable,  ///< The store does not answer, the rank is closed or lost.
   kLate,         ///< (leader only) not staged by the deadline.
+  kTooMany,      ///< (leader only) not ordered: as many promises are given as can be.
 };
 
 /// Asks a rank to fetch, verify and hold blocks, in this order.
@@ -62,10 +64,13 @@ struct HoldRelease {
   friend bool operator==(const HoldRelease&, const HoldRelease&) = default;
 };
 
-/// What a rank keeps that was out of the leader's reach: of all holds up to `newest`, only `live`.
+/// What a rank keeps that may have missed what the leader said: of all holds up to `newest`, only
+/// `live`.
 struct LiveHolds {
   std::vector<HoldId> live;
-  HoldId newest = 0;
+  HoldId newest = 0;  ///< 0: nothing is said.
+
+  friend bool operator==(const LiveHolds&, const LiveHolds&) = default;
 };
 
 /// The leader's way to one rank. From any thread. No call blocks or throws; what cannot be
@@ -97,8 +102,7 @@ class StageRank {
   /// `report` may be called from any thread, also before this returns.
   virtual void stage(StageOrder order, Report report) = 0;
   virtual void release(HoldRelease release) = 0;
-  /// After a lost connection: of holds up to `newest`, only `live` are kept. The order of a live
-  /// one may still come.
+  /// Of holds up to `newest`, only `live` are kept. The order of a live one may still come.
   virtual void keep_only(std::span<const HoldId> live, HoldId newest) = 0;
 };
 

@@ -48,7 +48,7 @@ struct StagedBlocks {
   HoldId hold = 0;  ///< Keeps them staged on every rank; 0 if there are none.
   std::uint32_t blocks = 0;
   StageEnd end = StageEnd::kAll;  ///< Why not more.
-  std::uint32_t rank = 0;         ///< Which rank has the fewest; meaningless with kAll.
+  std::uint32_t rank = 0;         ///< Which rank has the fewest; none with kAll and kTooMany.
 };
 
 class StageLeader final : public StageSink {
@@ -78,6 +78,9 @@ class StageLeader final : public StageSink {
   bool renew(HoldId hold);
   /// The promise is firm from now on. False if it is over: its load will have to fetch.
   bool allocated(HoldId hold);
+  /// Takes back promises whose time is over, as every other call does on its way: for when none
+  /// comes. Waits for nothing.
+  void expire() noexcept;
   /// The blocks of the hold from `from_block` on are not needed any more; 0: all.
   void release(HoldId hold, std::uint32_t from_block);
   /// Completes a plan that is about to be sent: `loaded` are the holds of its loads.

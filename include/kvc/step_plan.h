@@ -26,6 +26,8 @@ struct PageTask {
   RequestId request = 0;
   BlockHash block;
   SlotIndex slot = -1;
+  /// Of a save: the store has lost the block, or never had it, whatever was seen there before.
+  bool absent = false;
 
   friend bool operator==(const PageTask&, const PageTask&) = default;
 };
@@ -51,12 +53,14 @@ struct StepPlan {
   std::vector<HoldRelease> released = {};  ///< Staged blocks that no load will need.
   /// Holds of `loads`: they end once those are in place, and not before.
   std::vector<HoldId> done_holds = {};
+  /// In some plans: what a rank keeps, which may have missed any number of plans and messages.
+  LiveHolds live_holds = {};
   /// How a rank reaches the leader; empty once all have. Meaningful to the channel alone.
   std::string rendezvous = {};
 
   bool empty() const {
     return loads.empty() && saves.empty() && !loads_lost && released.empty() &&
-           done_holds.empty() && rendezvous.empty();
+           done_holds.empty() && live_holds.newest == 0 && rendezvous.empty();
   }
 
   friend bool operator==(const StepPlan&, const StepPlan&) = default;

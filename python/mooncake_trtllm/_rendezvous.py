@@ -3,8 +3,9 @@
 The pool that completes a keyspace is known to workers only. Rank 0's worker announces itself when
 it is made, and its keyspace once a pool is registered; the scheduler of the same instance finds it
 here. An instance is known by the object that the runtime passed to both constructors, or, where
-each got a copy, by equal identity. Several instances may live in one process; while it is open
-which worker a scheduler belongs to, it finds none whose memory it could order blocks into.
+each got a copy, by equal identity. Several instances may live in one process. No two schedulers
+order blocks into the memory of one worker, and none into that of a worker which may not be its own;
+what is certain once stays so.
 
 Entries live as long as their worker. The table is bounded, since a process has few instances.
 """
@@ -24,7 +25,7 @@ _MAX_ENTRIES = 1024
 
 
 class OwnWorkerUnknownError(Exception):
-    """Which of several workers is a scheduler's own is open until the next one comes or goes."""
+    """Which worker is a scheduler's own is open until the next of them comes or goes."""
 
 
 @dataclass(eq=False)
@@ -46,6 +47,12 @@ class SchedulerEntry:
 
     llm_args: Any
     identity: Any
+    own: WorkerEntry | None = None
+    """Once it is certain, also if it has gone."""
+
+    def may_share_with(self, other: SchedulerEntry) -> bool:
+        """Return whether the two could belong to the same worker, as far as is known."""
+        return self.own is None and self.identity == other.identity
 
 
 @dataclass(eq=False)
@@ -128,29 +135,53 @@ class Rendezvous:
         """
         with self._lock:
             own = [w for w in self._own(scheduler) if w.keyspace == keyspace]
-            if len(own) == 1:
+            is_copy = bool(own) and own[0].llm_args is not scheduler.llm_args
+            rivals = self._copies_like(scheduler) if is_copy else []
+            if len(own) == 1 and not rivals:
+                scheduler.own = own[0]
                 return own[0].stage_worker
-            if own and own[0].llm_args is not scheduler.llm_args:
+            if len(own) > 1 and is_copy:
                 return None
             raise OwnWorkerUnknownError(
                 f"{len(own)} workers of this process have the arguments of the scheduler, and not "
                 "as many schedulers: which of them is its own is open"
             )
 
-    def _own(self, scheduler: SchedulerEntry) -> list[WorkerEntry]:
-        """Return the scheduler's own worker, or all that may be it while that is open."""
-        twins = [w for w in tuple(self._workers) if w.identity == scheduler.identity]
-        own = [w for w in twins if w.llm_args is scheduler.llm_args]
-        # Several instances were made from one object: the n-th scheduler belongs to the n-th
-        # worker, if there are as many of one as of the other.
-        peers = [
+    def _copies_like(self, scheduler: SchedulerEntry) -> list[SchedulerEntry]:
+        """Return the others that got copies of its arguments, too, and have no worker."""
+        known = [w.llm_args for w in tuple(self._workers)]
+        return [
             s
             for s in tuple(self._schedulers)
-            if s.llm_args is scheduler.llm_args and s.identity == scheduler.identity
+            if s is not scheduler
+            and s.may_share_with(scheduler)
+            and not any(s.llm_args is args for args in known)
         ]
-        if len(own) > 1 and len(peers) == len(own) and scheduler in peers:
+
+    def _own(self, scheduler: SchedulerEntry) -> list[WorkerEntry]:
+        """Return the scheduler's own worker, or all that may be it while that is open.
+
+        Several instances may be made from one object: then the n-th scheduler belongs to the n-th
+        worker, of those that are not certain yet, if there are as many of one as of the other. With
+        more schedulers than workers none is found, since one's own may still have to come.
+        """
+        workers = tuple(self._workers)
+        if scheduler.own is not None:
+            return [scheduler.own] if scheduler.own in workers else []
+        schedulers = tuple(self._schedulers)
+        taken = [s.own for s in schedulers if s.own is not None]
+        free = [w for w in workers if w.identity == scheduler.identity and w not in taken]
+        if not any(w.llm_args is scheduler.llm_args for w in workers):
+            return free
+        own = [w for w in free if w.llm_args is scheduler.llm_args]
+        peers = [
+            s
+            for s in schedulers
+            if s.llm_args is scheduler.llm_args and s.may_share_with(scheduler)
+        ]
+        if len(peers) == len(own) and scheduler in peers:
             return [own[peers.index(scheduler)]]
-        return own or twins
+        return own if len(own) > len(peers) else []
 
     def layers_of(self, keyspace: bytes) -> int:
         """Return how many layers the workers of a keyspace, which covers that, store apart."""
@@ -165,7 +196,10 @@ class Rendezvous:
     def keyspace_for(self, scheduler: SchedulerEntry) -> bytes | None:
         """Return the keyspace of the scheduler's own workers, None while that is not known."""
         with self._lock:
-            return _agreed(self._own(scheduler))
+            own = self._own(scheduler)
+            if len(own) == 1 and own[0].keyspace and own[0].llm_args is scheduler.llm_args:
+                scheduler.own = own[0]
+            return _agreed(own)
 
 
 def _agreed(workers: list[WorkerEntry]) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from mooncake_trtllm._log import log
 from mooncake_trtllm._metrics import exporter
 from mooncake_trtllm._rendezvous import OwnWorkerUnknownError, SchedulerEntry, rendezvous
 from mooncake_trtllm._stats import BYPASSES, figures, no_figures, numbers_of
-from mooncake_trtllm.errors import KvConnectorConfigError
+from mooncake_trtllm.errors import KvConnectorConfigError, KvConnectorStoreError
 from mooncake_trtllm.identity import states_block_size
 from mooncake_trtllm.request import (
     Bypass,
@@ -33,6 +34,10 @@ __all__ = ["MooncakeKvCacheConnectorScheduler"]
 _NO_PROMISE = (0, False)
 _LOGGED_BYPASSES = 20
 _MAX_OPEN_PROMISES = 1 << 16
+# For what may pass, such as a port that another process still has: some six minutes in all.
+_ATTEMPTS = 12
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
 _GAUGES_OF_THE_LIVING = ("requests_tracked", "promises_held", "ranks_connected", "ranks_awaited")
 
 
@@ -55,6 +60,8 @@ class _Resources:
         self._ended = False
         self._is_staged = False
         self._failure: str | None = None
+        self._attempts_failed = 0
+        self._next_attempt = 0.0  # On the monotonic clock.
         self._awaited = "no worker of this instance has registered a KV pool in this process"
         self._last = no_figures("scheduler")
         self.queries = 0
@@ -66,20 +73,25 @@ class _Resources:
     def core(self) -> _native.Scheduler | None:
         """Return the core's scheduler, None until its own rank 0 is known and knows its pool.
 
-        None for good if it cannot be made: that is tried and told once, since this is called in
-        every callback.
+        None for good if it cannot be made. That is tried and told once, since this is called in
+        every callback, or, if it may pass, some times with growing pauses, and told at the first
+        and the last of them.
         """
-        if self._core is not None or self._ended or self._failure is not None:
+        if not self._is_due():
             return self._core
         keyspace = rendezvous.keyspace_for(self._entry)
         if keyspace is None:
             return None
         with self._lock:
-            if self._core is None and not self._ended and self._failure is None:
+            if self._is_due():
                 try:
                     self._core = self._make(keyspace)
+                    if self._attempts_failed > 0:
+                        log.info("the scheduler could be made by now: blocks are reused")
                 except OwnWorkerUnknownError as reason:
                     self._awaited = str(reason)
+                except KvConnectorStoreError as error:
+                    self._try_again(error)
                 except Exception as error:  # noqa: BLE001 - nothing may leave a callback
                     self._failure = str(error)
                     log.exception(
@@ -87,6 +99,30 @@ class _Resources:
                         "what the error names and restart the engine"
                     )
             return self._core
+
+    def _is_due(self) -> bool:
+        if self._core is not None or self._ended or self._failure is not None:
+            return False
+        return time.monotonic() >= self._next_attempt
+
+    def _try_again(self, error: KvConnectorStoreError) -> None:
+        self._awaited = f"the scheduler could not be made yet: {error}"
+        pause = min(_FIRST_PAUSE_S * 2.0**self._attempts_failed, _LONGEST_PAUSE_S)
+        self._next_attempt = time.monotonic() + pause
+        self._attempts_failed += 1
+        if self._attempts_failed == _ATTEMPTS:
+            self._failure = str(error)
+            log.exception(
+                "the scheduler cannot be made, after %d attempts: nothing is loaded or saved. "
+                "Remedy: correct what the error names and restart the engine",
+                _ATTEMPTS,
+            )
+        elif self._attempts_failed == 1:
+            log.warning(
+                "the scheduler cannot be made yet, which is tried again from time to time; until "
+                "then nothing is loaded or saved: %s",
+                error,
+            )
 
     def why_no_core(self) -> str:
         """Return why core() is None."""

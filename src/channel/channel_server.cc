@@ -176,14 +176,17 @@ class ChannelServer::Core final : public ConnectionOwner {
 // ---- life ----------------------------------------------------------------------------------
 
 Status ChannelServer::Core::listen(std::shared_ptr<Logger> logger) {
-  Result<std::unique_ptr<IoLoop>> loop = IoLoop::start("kvc-stage-lead", std::move(logger));
-  if (!loop.ok()) return loop.status();
-  loop_ = std::move(*loop);
+  // No thread for what will not be.
   if (options_.address.empty()) {
     Result<SocketFolder> folder = SocketFolder::make(options_.folder);
     if (!folder.ok()) return folder.status();
     folder_.emplace(std::move(*folder));
+  } else if (Status status = check_address(options_.address); !status.ok()) {
+    return status;
   }
+  Result<std::unique_ptr<IoLoop>> loop = IoLoop::start("kvc-stage-lead", std::move(logger));
+  if (!loop.ok()) return loop.status();
+  loop_ = std::move(*loop);
   Result<Acceptor> acceptor = listen_on(*loop_->context(), options_.address,
                                         folder_.has_value() ? &*folder_ : nullptr, &rendezvous_);
   if (!acceptor.ok()) return acceptor.status();

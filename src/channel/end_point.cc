@@ -101,6 +101,8 @@ SocketFolder::~SocketFolder() {
   if (parent_.is_open()) static_cast<void>(parent_.remove_folder(name_.c_str()));
 }
 
+Status check_address(const std::string& address) { return parse_address(address).status(); }
+
 Result<Acceptor> listen_on(asio::io_context& context, const std::string& address,
                            const SocketFolder* folder, Rendezvous* out) {
   StreamProtocol::endpoint end_point;

@@ -40,6 +40,9 @@ class SocketFolder {
 using StreamProtocol = asio::generic::stream_protocol;
 using Acceptor = asio::basic_socket_acceptor<StreamProtocol>;
 
+/// kInvalid if `address` is none that ranks could reach.
+Status check_address(const std::string& address);
+
 /// A socket that listens. The place is written into `out`.
 /// kInvalid if `address` is none that ranks could reach, kUnavailable if it cannot be had.
 Result<Acceptor> listen_on(asio::io_context& context, const std::string& address,

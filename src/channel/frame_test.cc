@@ -150,6 +150,7 @@ TEST(Frame, BodiesOfWrongSizeOrMeaningAreRefused) {
   EXPECT_TRUE(
       refused(encode_frame(StageOrder{.hold = 1, .blocks = {}, .fetch_budget = Duration(-1)})));
   EXPECT_TRUE(refused(encode_frame(StageProgress{.hold = 1, .end = StageEnd::kLate})));
+  EXPECT_TRUE(refused(encode_frame(StageProgress{.hold = 1, .end = StageEnd::kTooMany})));
   std::vector<std::byte> unknown = encode_frame(Ping{});
   for (const unsigned type : {0u, 10u, 255u}) {
     unknown[5] = static_cast<std::byte>(type);

@@ -31,6 +31,8 @@ std::string reason_of(const Decision& decision) {
       return "late on rank " + rank;
     case PrefixEnd::kNoRoom:
       return "no room for staging on rank " + rank;
+    case PrefixEnd::kTooManyPromises:
+      return "too many promises that are not loaded yet";
     case PrefixEnd::kUnavailable:
       return "rank " + rank + " or its store does not answer";
     case PrefixEnd::kRecomputeCheaper:
@@ -49,10 +51,20 @@ std::string reason_of(const Decision& decision) {
 
 }  // namespace
 
+namespace {
+
+bool is_absence(PrefixEnd end) {
+  return end == PrefixEnd::kNoManifest || end == PrefixEnd::kShardLost ||
+         end == PrefixEnd::kRejected;
+}
+
+}  // namespace
+
 void Decision::cut(std::size_t keep, PrefixEnd why_not, std::uint32_t at_rank) {
   if (keep >= offered) return;
   missed[static_cast<std::size_t>(why_not)] += offered - keep;
   offered = keep;
+  if (is_absence(why_not)) absent_from = keep;
   end = why_not;
   rank = at_rank;
 }

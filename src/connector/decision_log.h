@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -15,17 +16,18 @@ namespace kvc {
 
 /// What ended the prefix that was offered.
 enum class PrefixEnd : std::uint8_t {
-  kAll,          ///< Nothing: all that the prompt could have got.
-  kNoManifest,   ///< A block that nobody has committed.
-  kShardLost,    ///< A block that some rank's shard is missing of.
-  kStoreFailed,  ///< No answer of the store in time.
-  kOverBudget,   ///< More than one step can look up and load in time.
-  kUnaligned,    ///< The engine's own match ends inside a block.
-  kUntracked,    ///< As many requests are tracked as can be.
-  kRejected,     ///< A block that failed its check on some rank.
-  kLate,         ///< A block that some rank had not staged in time.
-  kNoRoom,       ///< No staging memory, or no place for another promise.
-  kUnavailable,  ///< A rank that is not connected, is lost, or gets no answer of the store.
+  kAll,              ///< Nothing: all that the prompt could have got.
+  kNoManifest,       ///< A block that nobody has committed.
+  kShardLost,        ///< A block that some rank's shard is missing of.
+  kStoreFailed,      ///< No answer of the store in time.
+  kOverBudget,       ///< More than one step can look up and load in time.
+  kUnaligned,        ///< The engine's own match ends inside a block.
+  kUntracked,        ///< As many requests are tracked as can be.
+  kRejected,         ///< A block that failed its check on some rank.
+  kLate,             ///< A block that some rank had not staged in time.
+  kNoRoom,           ///< No staging memory on some rank.
+  kTooManyPromises,  ///< As many are given as can be.
+  kUnavailable,      ///< A rank that is not connected, is lost, or gets no answer of the store.
   kRecomputeCheaper,
   kBelowMinimum,  ///< So short a hit is not worth its handling.
   kCancelled,     ///< Promised once, and then cancelled by the caller.
@@ -36,6 +38,8 @@ inline constexpr std::size_t kPrefixEnds = static_cast<std::size_t>(PrefixEnd::k
 /// Of one query, and of those that repeat it, in blocks. Blocks that the prompt could have got are
 /// offered or missed for one reason each.
 struct Decision {
+  static constexpr std::size_t kNothingAbsent = std::numeric_limits<std::size_t>::max();
+
   RequestId request = 0;
   std::size_t matched = 0;   ///< By the engine itself, before.
   std::size_t wanted = 0;    ///< That the prompt could have got after that.
@@ -43,6 +47,8 @@ struct Decision {
   std::size_t offered = 0;
   std::array<std::size_t, kPrefixEnds> missed{};
   PrefixEnd end = PrefixEnd::kAll;
+  /// The first of the wanted ones that the store, or a rank's part of it, was found to lack.
+  std::size_t absent_from = kNothingAbsent;
   std::uint32_t rank = 0;     ///< Where `end` names one.
   std::uint32_t repeats = 0;  ///< How often it was given again since, for the same question.
   // What the choice between loading and computing was made from.

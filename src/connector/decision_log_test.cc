@@ -26,6 +26,7 @@ TEST(Decision, BlocksAreOfferedOrMissedForOneReason) {
   decision.cut(5, PrefixEnd::kUntracked);
   EXPECT_EQ(to_line(decision),
             "request 7: matched 2, offered 3 of 10 (1 resident), ended by: late on rank 4");
+  EXPECT_EQ(decision.absent_from, 8u) << "the store has those before, whatever else was missed";
   EXPECT_EQ(decision.missed[static_cast<std::size_t>(PrefixEnd::kNoManifest)], 2u);
   EXPECT_EQ(decision.missed[static_cast<std::size_t>(PrefixEnd::kLate)], 5u);
   EXPECT_EQ(std::accumulate(decision.missed.begin(), decision.missed.end(), decision.offered),

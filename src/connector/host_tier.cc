@@ -99,6 +99,8 @@ void HostTier::keep_only(std::span<const HoldId> live, HoldId newest) {
   std::erase_if(kept, [&](HoldId hold) {
     return hold > newest || is_settled(hold) || by_hold_.contains(hold);
   });
+  // That of a plan may come after a newer one of a connection.
+  kept.insert(awaited_.upper_bound(newest), awaited_.end());
   awaited_ = std::move(kept);
   settled_up_to_ = std::max(settled_up_to_, newest);
 }

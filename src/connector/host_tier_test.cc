@@ -365,6 +365,19 @@ TEST(HostTier, OrderOfALiveHoldMayComeAfterTheListOfThem) {
   EXPECT_EQ(world.tier->holds(), 0u) << "what was settled stays so";
 }
 
+TEST(HostTier, OlderListOfHoldsAfterANewerOneEndsNothingNew) {
+  World world(8);
+  for (const HoldId hold : {1, 2}) world.stage(hold, {hold});
+  const std::vector<HoldId> newer{2, 3, 4};
+  world.tier->keep_only(newer, 4);
+  const std::vector<HoldId> older{1, 2};
+  world.tier->keep_only(older, 2);
+  EXPECT_TRUE(world.tier->has_hold(2));
+  for (const HoldId hold : {1, 3, 4}) world.stage(hold, {hold});
+  EXPECT_FALSE(world.tier->has_hold(1)) << "it is over, whatever was said before";
+  EXPECT_TRUE(world.tier->has_hold(3) && world.tier->has_hold(4)) << "their orders were on the way";
+}
+
 TEST(HostTier, PageThatSomebodyUsesWhenRoomIsMadeIsNotTheNextToGo) {
   TierWorld world(8);
   for (const std::uint64_t number : {1, 2, 3, 4}) world.put(number);

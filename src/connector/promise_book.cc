@@ -158,16 +158,27 @@ PromiseBook::PlanEnds PromiseBook::take_plan() {
     ends.released.push_back({loading_.front().hold, 0});
     loading_.pop_front();
   }
+  if (lists_holds()) ends.live = {.live = not_loaded(), .newest = newest_};
   for (const HoldId hold : done_) loading_.push_back({hold, plans_});
   ends.done = std::exchange(done_, {});
   return ends;
 }
 
-std::vector<HoldId> PromiseBook::live() const {
+bool PromiseBook::lists_holds() const {
+  return newest_ != options_.newest_before && plans_ % options_.plans_per_list == 0 &&
+         !KVC_PLANTED("plan_without_live_holds");
+}
+
+std::vector<HoldId> PromiseBook::not_loaded() const {
   std::vector<HoldId> holds;
   holds.reserve(holds_.size() + done_.size() + loading_.size());
   for (const auto& [id, hold] : holds_) holds.push_back(id);
   holds.insert(holds.end(), done_.begin(), done_.end());
+  return holds;
+}
+
+std::vector<HoldId> PromiseBook::live() const {
+  std::vector<HoldId> holds = not_loaded();
   for (const Loading& loading : loading_) holds.push_back(loading.hold);
   return holds;
 }

@@ -10,6 +10,9 @@
 // Every end but the load's is told to the ranks twice: at once, over their links, and in the next
 // plan. The load's end is told by plans alone, since what goes over a link might arrive before the
 // copy: by the plan that asks for the load, and by a later one, should that never have arrived.
+// Now and then a plan says which holds are alive, so that no rank keeps others for good, whatever
+// it has missed. A rank takes plans in order: those before have been carried out there, or never
+// will be.
 #pragma once
 
 #include <cstddef>
@@ -31,6 +34,8 @@ struct PromiseBookOptions {
   HoldId newest_before = 0;
   /// From the promise to its allocation.
   Duration hold_for = std::chrono::seconds(10);
+  /// Plans from one that says which holds are alive to the next; > 0.
+  std::uint64_t plans_per_list = 32;
 };
 
 /// How many leading blocks all ranks have staged, and what ended them.
@@ -74,6 +79,7 @@ class PromiseBook {
   struct PlanEnds {
     std::vector<HoldRelease> released;  ///< Since the last plan, and of loads of some plans ago.
     std::vector<HoldId> done;           ///< To end once this plan's loads are in place.
+    LiveHolds live;                     ///< With `done`; nothing in most plans.
   };
   /// What the plan that is being made has to tell.
   PlanEnds take_plan();
@@ -106,6 +112,8 @@ class PromiseBook {
   Hold* find(HoldId id);
   const Hold* find(HoldId id) const;
   StagedPrefix staged_by_all(const Hold& hold) const;
+  bool lists_holds() const;
+  std::vector<HoldId> not_loaded() const;
   Instant end_of_a_hold(Instant now) const;
   void tell(HoldRelease release);
 

@@ -271,6 +271,28 @@ TEST(PromiseBook, ReleaseOfAnOpenHoldEndsItOrWaits) {
   EXPECT_EQ(book.close(hold, kStart).blocks, 0u);
 }
 
+TEST(PromiseBook, NowAndThenAPlanSaysWhichHoldsAreAlive) {
+  PromiseBook book({.ranks = 1, .hold_for = kHoldFor, .plans_per_list = 8});
+  for (int plan = 0; plan < 8; ++plan) {
+    EXPECT_EQ(book.take_plan().live, LiveHolds{}) << "there is no hold that one could have missed";
+  }
+  const HoldId open = book.begin(3);
+  const HoldId kept = promised(book, 1, 3);
+  const HoldId firm = promised(book, 1, 3);
+  const HoldId loaded_before = promised(book, 1, 3);
+  const HoldId released = promised(book, 1, 3);
+  ASSERT_TRUE(book.allocated(firm) && book.allocated(loaded_before));
+  for (int plan = 0; plan < 7; ++plan) {
+    if (plan == 6) book.planned(loaded_before);
+    EXPECT_EQ(book.take_plan().live, LiveHolds{});
+  }
+  book.planned(firm);
+  book.release(released, 0);
+  const LiveHolds live{.live = {open, kept, firm}, .newest = released};
+  EXPECT_EQ(book.take_plan().live, live)
+      << "the load of this plan may be ahead, that of one before is not";
+}
+
 TEST(PromiseBook, HoldsAreBounded) {
   PromiseBook book = book_of(1, 2);
   EXPECT_EQ(book.begin(0), 0u) << "nothing to hold";

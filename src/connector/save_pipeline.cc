@@ -83,6 +83,9 @@ std::vector<SaveItem> SavePipeline::finish(Snapshots taken, const WantedCopies& 
 SavePipeline::Snapshots SavePipeline::make_room(std::span<const PageTask> tasks) {
   Snapshots room;
   room.copied.assign(parts_.shards.parts(), false);
+  for (const PageTask& task : tasks) {
+    if (task.absent) parts_.recent->forget(task.block);
+  }
   room.fate = fate_now();
   if (room.fate == Fate::kDropped) {
     room.dropped = tasks.size();

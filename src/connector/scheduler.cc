@@ -120,7 +120,20 @@ void Scheduler::Impl::plan_saves(std::span<const StepRequest> batch, StepPlan* p
     const bool is_decoding = request != nullptr ? request->is_decoding(step)
                                                 : !step.is_new && step.scheduled_tokens == 1;
     if (is_decoding) ++running_decodes;
-    if (request != nullptr) request->report(step, &plan->saves);
+    if (request == nullptr) continue;
+    const std::size_t before = plan->saves.size();
+    request->report(step, &plan->saves);
+    note_absent(*request, std::span(plan->saves).subspan(before));
+  }
+}
+
+void Scheduler::Impl::note_absent(const TrackedRequest& request, std::span<PageTask> saves) {
+  const Instant asked_at = request.promise().probed_at;
+  for (PageTask& task : saves) {
+    // Else every one of many writers of one prefix, who all asked before the first of them wrote,
+    // would write it.
+    task.absent = task.absent && !handed_out.seen_after(task.block, asked_at);
+    handed_out.saw(task.block);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "connector/load_decision.h"
 #include "connector/prefix_lookup.h"
 #include "connector/request_tracker.h"
+#include "connector/shard_sets.h"
 #include "connector/tracked_request.h"
 #include "keyspace/chain_cache.h"
 #include "kvc/object_key.h"
@@ -49,6 +50,7 @@ struct Scheduler::Impl {
         tracker(options.max_tracked_requests),
         leases({.lease = leader == nullptr ? store->capabilities().lease : Duration::zero()}),
         chains(hashing, kTokensKept),
+        handed_out(clock),
         replication(options.replication, store->capabilities().max_replicas),
         decisions(options.explained_requests) {}
 
@@ -96,6 +98,8 @@ struct Scheduler::Impl {
   bool allocated(RequestId id, std::span<const SlotIndex> slots) KVC_EXCLUDES(mutex);
   void plan_loads(std::span<const StepRequest> batch, StepPlan* plan) KVC_REQUIRES(mutex);
   void plan_saves(std::span<const StepRequest> batch, StepPlan* plan) KVC_REQUIRES(mutex);
+  /// Of what a query found to be absent, what was not handed out to be saved since is so still.
+  void note_absent(const TrackedRequest& request, std::span<PageTask> saves) KVC_REQUIRES(mutex);
   void plan_copies(StepPlan* plan) KVC_REQUIRES(mutex);
   void plan_holds(StepPlan* plan) KVC_REQUIRES(mutex);
 
@@ -112,6 +116,7 @@ struct Scheduler::Impl {
   RequestTracker tracker KVC_GUARDED_BY(mutex);
   LeaseKeeper leases KVC_GUARDED_BY(mutex);
   ChainCache chains KVC_GUARDED_BY(mutex);  // Of requests that are over.
+  RecentShards handed_out KVC_GUARDED_BY(mutex);
   ReplicationPolicy replication KVC_GUARDED_BY(mutex);
   DecisionLog decisions KVC_GUARDED_BY(mutex);
   FetchSpeed fetch_speed KVC_GUARDED_BY(mutex);

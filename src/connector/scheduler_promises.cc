@@ -39,6 +39,7 @@ constexpr auto kMissCounters = [] {
   of(PrefixEnd::kRejected) = &SchedulerStats::blocks_missed_rejected;
   of(PrefixEnd::kLate) = &SchedulerStats::blocks_missed_late;
   of(PrefixEnd::kNoRoom) = &SchedulerStats::blocks_missed_no_room;
+  of(PrefixEnd::kTooManyPromises) = &SchedulerStats::blocks_missed_too_many_promises;
   of(PrefixEnd::kUnavailable) = &SchedulerStats::blocks_missed_rank_unavailable;
   of(PrefixEnd::kRecomputeCheaper) = &SchedulerStats::blocks_missed_recompute_cheaper;
   of(PrefixEnd::kBelowMinimum) = &SchedulerStats::blocks_missed_below_minimum;
@@ -69,6 +70,8 @@ PrefixEnd end_of(StageEnd end) {
       return PrefixEnd::kNoRoom;
     case StageEnd::kLate:
       return PrefixEnd::kLate;
+    case StageEnd::kTooMany:
+      return PrefixEnd::kTooManyPromises;
     case StageEnd::kAll:
     case StageEnd::kUnavailable:
       break;

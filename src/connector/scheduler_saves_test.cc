@@ -73,6 +73,58 @@ TEST(SchedulerSaves, BlocksOfAPassAreNamedByTheirPrefix) {
   }
 }
 
+std::vector<bool> absent_of(const std::vector<PageTask>& saves) {
+  std::vector<bool> absent;
+  for (const PageTask& task : saves) absent.push_back(task.absent);
+  return absent;
+}
+
+TEST(SchedulerSaves, WhatTheStoreWasFoundToLackIsSaidToBeAbsent) {
+  SchedulerFixture world;
+  Life life(world, 1, make_tokens(4 * B + 1), 5);
+  world.publish_blocks(life.tokens(), 0, 3);
+  world.lose(world.keys.shard(names_of(life.tokens())[2], 1));
+  ASSERT_EQ(life.query(B).blocks, 1u);
+  life.allocate();
+  EXPECT_EQ(life.begin(B, 2 * B + 1), (Slots{100, 102, 103}));
+  EXPECT_EQ(absent_of(life.plan.saves), (std::vector<bool>{false, true, true}))
+      << "of the engine's own match nothing is known";
+}
+
+TEST(SchedulerSaves, StoreThatDoesNotAnswerTellsNothingAboutItsBlocks) {
+  SchedulerFixture world;
+  Life life(world, 1, make_tokens(2 * B + 1), 3);
+  world.store->answer_with(Reaction::kDown);
+  life.query();
+  life.allocate();
+  life.begin(0, 2 * B + 1);
+  EXPECT_EQ(absent_of(life.plan.saves), (std::vector<bool>{false, false}));
+}
+
+TEST(SchedulerSaves, OfManyWritersWhoAskedBeforeTheFirstOneWroteOnlyThatOneSaysAbsent) {
+  SchedulerFixture world;
+  std::vector<Life> lives;
+  for (RequestId id = 1; id <= 3; ++id) lives.emplace_back(world, id, make_tokens(2 * B + 1), 3);
+  for (Life& life : lives) {
+    life.query();
+    life.allocate();
+  }
+  for (Life& life : lives) {
+    world.clock->advance(Duration(1));
+    life.begin(0, 2 * B + 1);
+    ASSERT_EQ(life.plan.saves.size(), 2u);
+    const bool first = &life == lives.data();
+    EXPECT_EQ(absent_of(life.plan.saves), (std::vector<bool>{first, first}));
+  }
+  world.clock->advance(Duration(1));
+  Life later(world, 4, make_tokens(2 * B + 1), 3);
+  later.query();
+  later.allocate();
+  later.begin(0, 2 * B + 1);
+  EXPECT_EQ(absent_of(later.plan.saves), (std::vector<bool>{true, true}))
+      << "what they wrote is gone, or was never stored";
+}
+
 TEST(SchedulerSaves, ChunksAddUpAndNothingIsHandedOutTwice) {
   SchedulerFixture world;
   Life life(world, 1, make_tokens(3 * B), 3);

@@ -31,6 +31,12 @@ bool RecentShards::contains(const BlockHash& block) const {
   return found != by_block_.end() && now < found->second->until;
 }
 
+bool RecentShards::seen_after(const BlockHash& block, Instant before) const {
+  const MutexLock lock(mutex_);
+  const auto found = by_block_.find(block);
+  return found != by_block_.end() && found->second->until - lifetime_ > before;
+}
+
 void RecentShards::forget(const BlockHash& block) {
   const MutexLock lock(mutex_);
   const auto found = by_block_.find(block);

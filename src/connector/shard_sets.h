@@ -17,7 +17,8 @@
 
 namespace kvc {
 
-/// Shards of this rank that were seen in the store a short while ago. Safe to use from any thread.
+/// Blocks of which something was seen a short while ago: the shard of this rank in the store, or
+/// that they were handed out to be saved. Safe to use from any thread.
 class RecentShards {
  public:
   static constexpr std::size_t kLimit = 65536;
@@ -27,10 +28,12 @@ class RecentShards {
                         Duration lifetime = kLifetime)
       : clock_(std::move(clock)), limit_(limit), lifetime_(lifetime) {}
 
-  /// The shard was seen there just now. Sightings whose time is over go, and beyond the limit the
+  /// It was seen just now. Sightings whose time is over go, and beyond the limit the
   /// oldest one.
   void saw(const BlockHash& block);
   bool contains(const BlockHash& block) const;
+  /// Since `before`, that moment not included.
+  bool seen_after(const BlockHash& block, Instant before) const;
   void forget(const BlockHash& block);
   /// The store may have lost everything.
   void clear();

@@ -55,6 +55,21 @@ TEST(RecentShards, SightingsWhoseTimeIsOverTakeNoRoom) {
   EXPECT_TRUE(recent.contains(make_hash(492)));
 }
 
+TEST(RecentShards, KnowsWhatWasSeenAfterAMoment) {
+  const auto clock = std::make_shared<testlib::SimClock>();
+  RecentShards recent(clock);
+  EXPECT_FALSE(recent.seen_after(make_hash(1), clock->now()));
+  recent.saw(make_hash(1));
+  const Instant seen_at = clock->now();
+  EXPECT_TRUE(recent.seen_after(make_hash(1), seen_at - Duration(1)));
+  EXPECT_FALSE(recent.seen_after(make_hash(1), seen_at));
+  clock->advance(Duration(5));
+  recent.saw(make_hash(1));
+  EXPECT_TRUE(recent.seen_after(make_hash(1), seen_at));
+  recent.forget(make_hash(1));
+  EXPECT_FALSE(recent.seen_after(make_hash(1), seen_at));
+}
+
 TEST(RecentShards, ForgetsOneOrAll) {
   RecentShards recent(std::make_shared<testlib::SimClock>());
   recent.saw(make_hash(1));

@@ -1,5 +1,6 @@
 #include "kvc/stage_leader.h"
 
+#include <exception>
 #include <utility>
 
 #include "base/mutex.h"
@@ -147,7 +148,7 @@ StagedBlocks StageLeader::stage(std::span<const BlockHash> blocks, Deadline dead
     const MutexLock lock(impl.mutex);
     hold = impl.book.begin(static_cast<std::uint32_t>(blocks.size()));
   }
-  if (hold == 0) return {.hold = 0, .blocks = 0, .end = StageEnd::kNoRoom, .rank = 0};
+  if (hold == 0) return {.hold = 0, .blocks = 0, .end = StageEnd::kTooMany, .rank = 0};
   try {
     impl.order(hold, blocks, *links);
     const StagedBlocks staged = impl.close(hold, deadline);
@@ -169,6 +170,14 @@ bool StageLeader::allocated(HoldId hold) {
   return impl_->book.allocated(hold);
 }
 
+void StageLeader::expire() noexcept {
+  try {
+    impl_->send_releases();
+  } catch (const std::exception&) {
+    return;  // Without memory the next plan tells what a link has not.
+  }
+}
+
 void StageLeader::release(HoldId hold, std::uint32_t from_block) {
   impl_->release(hold, from_block);
 }
@@ -182,6 +191,7 @@ void StageLeader::plan(std::span<const HoldId> loaded, StepPlan* plan) {
   PromiseBook::PlanEnds ends = impl.book.take_plan();
   plan->released = std::move(ends.released);
   plan->done_holds = std::move(ends.done);
+  plan->live_holds = std::move(ends.live);
   plan->rendezvous = all_connected ? std::string() : impl.rendezvous;
 }
 

@@ -165,6 +165,19 @@ TEST(StageLeader, QueriesOfSeveralThreadsDoNotMix) {
   EXPECT_EQ(world.leader->holds(), 0u);
 }
 
+TEST(StageLeader, PromiseExpiresAlsoWhenNobodyAsksForAnything) {
+  StageFixture world(1);
+  const HoldId unused = stage(world, 2).hold;
+  const HoldId firm = stage(world, 2).hold;
+  ASSERT_TRUE(world.leader->allocated(firm));
+  world.leader->expire();
+  EXPECT_TRUE(world.links[0]->releases().empty());
+  world.clock->advance(StageFixture::kHoldFor);
+  world.leader->expire();
+  EXPECT_EQ(world.links[0]->releases(), (Releases{{unused, 0}}));
+  EXPECT_EQ(world.leader->live_holds().live, Holds{firm});
+}
+
 TEST(StageLeader, UnusedPromiseIsTakenBackInTime) {
   StageFixture world(1);
   const HoldId unused = stage(world, 2).hold;
@@ -230,7 +243,7 @@ TEST(StageLeader, TooManyPromisesMeanNoMore) {
   int given = 0;
   while ((staged = stage(world, 1)).blocks > 0) ++given;
   EXPECT_EQ(given, 64);
-  EXPECT_EQ(staged.end, StageEnd::kNoRoom);
+  EXPECT_EQ(staged.end, StageEnd::kTooMany);
 }
 
 }  // namespace

@@ -1,16 +1,18 @@
-// magic and version (4) | keyspace (16) | flags (1) | loads | saves | hot | released | done holds |
-// rendezvous | XXH3-64 of all before (8)
+// magic and version (4) | keyspace (16) | flags (1) | loads | saves | absent | hot | released |
+// done holds | live holds | rendezvous | XXH3-64 of all before (8)
 //
 // Numbers are little-endian base-128 varints in their shortest form. A list is its length and the
 // tasks; a task is request and slot as signed differences to the task before, and the block's hash.
 // Requests come in runs and slots often too, so that a task mostly costs two bytes over its hash.
-// Holds are written as differences too.
+// Holds are written as differences too. `absent` are the places in `saves` from which on blocks are
+// absent, and are not, in turn, each as the difference to the one before.
 #include "kvc/step_plan.h"
 
 #include <xxhash.h>
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/bytes.h"
 #include "kvc/replication.h"
@@ -18,7 +20,7 @@
 namespace kvc {
 namespace {
 
-constexpr std::uint32_t kMagicAndVersion = 0x0350564bu;  // "KVP", 3
+constexpr std::uint32_t kMagicAndVersion = 0x0450564bu;  // "KVP", 4
 constexpr std::size_t kChecksumBytes = 8;
 constexpr std::size_t kTaskBytesMin = 1 + 1 + sizeof(BlockHash);
 constexpr std::size_t kHotBytesMin = 1 + sizeof(BlockHash);
@@ -101,6 +103,34 @@ bool read_tasks(ByteReader& in, std::vector<PageTask>* tasks) {
   return true;
 }
 
+void write_absent(ByteWriter& out, const std::vector<PageTask>& saves) {
+  std::vector<std::size_t> turns;
+  for (std::size_t i = 0; i < saves.size(); ++i) {
+    const bool before = turns.size() % 2 == 1;
+    if (saves[i].absent != before) turns.push_back(i);
+  }
+  write_varint(out, turns.size());
+  std::size_t last = 0;
+  for (const std::size_t turn : turns) write_varint(out, turn - std::exchange(last, turn));
+}
+
+bool read_absent(ByteReader& in, std::vector<PageTask>* saves) {
+  std::uint64_t turns = 0;
+  if (!read_varint(in, &turns) || turns > saves->size()) return false;
+  std::size_t at = 0;
+  for (std::uint64_t turn = 0; turn < turns; ++turn) {
+    std::uint64_t step = 0;
+    if (!read_varint(in, &step) || step >= saves->size() - at || (turn > 0 && step == 0)) {
+      return false;
+    }
+    for (const std::size_t end = at + static_cast<std::size_t>(step); at < end; ++at) {
+      (*saves)[at].absent = turn % 2 == 1;
+    }
+  }
+  for (; at < saves->size(); ++at) (*saves)[at].absent = turns % 2 == 1;
+  return true;
+}
+
 void write_hot(ByteWriter& out, const std::vector<HotBlock>& hot) {
   write_varint(out, hot.size());
   for (const HotBlock& one : hot) {
@@ -174,6 +204,17 @@ bool read_holds(ByteReader& in, std::vector<HoldId>* holds) {
   return true;
 }
 
+/// One byte where nothing is said.
+void write_live(ByteWriter& out, const LiveHolds& holds) {
+  write_varint(out, holds.newest);
+  if (holds.newest != 0) write_holds(out, holds.live);
+}
+
+bool read_live(ByteReader& in, LiveHolds* holds) {
+  if (!read_varint(in, &holds->newest)) return false;
+  return holds->newest == 0 || read_holds(in, &holds->live);
+}
+
 void write_text(ByteWriter& out, std::string_view text) {
   write_varint(out, text.size());
   out.raw(as_bytes(text));
@@ -197,7 +238,8 @@ std::string encode_step_plan(const StepPlan& plan) {
   std::vector<std::byte> bytes;
   bytes.reserve(64 + (plan.loads.size() + plan.saves.size()) * (kTaskBytesMin + 4) +
                 plan.hot.size() * (kHotBytesMin + 1) +
-                (plan.released.size() + plan.done_holds.size()) * (kReleaseBytesMin + 1) +
+                (plan.released.size() + plan.done_holds.size() + plan.live_holds.live.size()) *
+                    (kReleaseBytesMin + 1) +
                 plan.rendezvous.size());
   ByteWriter out(&bytes);
   out.u32(kMagicAndVersion);
@@ -206,9 +248,11 @@ std::string encode_step_plan(const StepPlan& plan) {
                                    (plan.loads_lost ? kLoadsLost : 0)));
   write_tasks(out, plan.loads);
   write_tasks(out, plan.saves);
+  write_absent(out, plan.saves);
   write_hot(out, plan.hot);
   write_releases(out, plan.released);
   write_holds(out, plan.done_holds);
+  write_live(out, plan.live_holds);
   write_text(out, plan.rendezvous);
   out.u64(checksum_of(bytes));
   return std::string(as_text(bytes));
@@ -232,9 +276,9 @@ Result<StepPlan> decode_step_plan(std::span<const std::byte> bytes) {
   std::copy(keyspace.begin(), keyspace.end(), plan.keyspace.begin());
   const std::uint8_t flags = in.u8();
   if ((flags & ~(kLoadsInBatch | kLoadsLost)) != 0 || !read_tasks(in, &plan.loads) ||
-      !read_tasks(in, &plan.saves) || !read_hot(in, &plan.hot) ||
+      !read_tasks(in, &plan.saves) || !read_absent(in, &plan.saves) || !read_hot(in, &plan.hot) ||
       !read_releases(in, &plan.released) || !read_holds(in, &plan.done_holds) ||
-      !read_text(in, &plan.rendezvous) || !in.done()) {
+      !read_live(in, &plan.live_holds) || !read_text(in, &plan.rendezvous) || !in.done()) {
     return malformed(bytes.size());
   }
   plan.loads_in_batch = (flags & kLoadsInBatch) != 0;

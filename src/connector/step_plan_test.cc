@@ -36,7 +36,11 @@ StepPlan random_plan(Random& random, std::size_t tasks_max) {
   plan.loads.resize(random.below(tasks_max + 1));
   plan.saves.resize(random.below(tasks_max + 1));
   for (PageTask& task : plan.loads) task = random_task(random);
-  for (PageTask& task : plan.saves) task = random_task(random);
+  const auto absent = static_cast<std::uint32_t>(random.below(1'000'001));
+  for (PageTask& task : plan.saves) {
+    task = random_task(random);
+    task.absent = random.chance(absent);
+  }
   plan.hot.resize(random.below(tasks_max + 1));
   for (HotBlock& hot : plan.hot) {
     random.fill(hot.block.bytes);
@@ -49,6 +53,11 @@ StepPlan random_plan(Random& random, std::size_t tasks_max) {
   }
   plan.done_holds.resize(random.below(tasks_max + 1));
   for (HoldId& hold : plan.done_holds) hold = random.next() >> random.below(64);
+  if (random.chance(500'000)) {
+    plan.live_holds.newest = 1 + (random.next() >> (1 + random.below(63)));
+    plan.live_holds.live.resize(random.below(tasks_max + 1));
+    for (HoldId& hold : plan.live_holds.live) hold = random.next() >> random.below(64);
+  }
   plan.rendezvous.resize(random.below(3 * tasks_max + 1));
   random.fill(std::as_writable_bytes(std::span<char>(plan.rendezvous)));
   return plan;
@@ -91,7 +100,9 @@ TEST(StepPlan, KeepsExtremes) {
 
 TEST(StepPlan, IsCompact) {
   StepPlan plan;
-  for (SlotIndex slot = 0; slot < 1000; ++slot) plan.saves.push_back({123456, {}, slot + 700});
+  for (SlotIndex slot = 0; slot < 1000; ++slot) {
+    plan.saves.push_back({123456, {}, slot + 700, slot >= 300});
+  }
   EXPECT_LE(encode_step_plan(plan).size(), 64 + 1000 * (sizeof(BlockHash) + 2));
   EXPECT_LE(encode_step_plan(StepPlan{}).size(), 40u);
 }
@@ -174,13 +185,35 @@ TEST(StepPlan, HoldsCostLittle) {
 TEST(StepPlan, RefusesAReleaseFromABlockThatNoOrderHas) {
   const std::string body = body_of(encode_step_plan(StepPlan{}));
   const auto with_release = [&](const std::string& from_block) {
-    std::string bytes = body.substr(0, 24) + '\x01' + '\x02' + from_block + std::string(2, '\0');
+    std::string bytes = body.substr(0, 25) + '\x01' + '\x02' + from_block + std::string(3, '\0');
     return decode_step_plan(as_bytes(sealed(bytes)));
   };
   const Result<StepPlan> largest = with_release("\xff\xff\xff\xff\x0f");
   ASSERT_TRUE(largest.ok());
   EXPECT_EQ(largest->released, (std::vector<HoldRelease>{{1, 0xffffffffu}}));
   EXPECT_FALSE(with_release("\x80\x80\x80\x80\x10").ok());
+}
+
+TEST(StepPlan, RefusesPlacesOfAbsentSavesThatAreNone) {
+  StepPlan plan;
+  plan.saves.resize(2);
+  const std::string body = body_of(encode_step_plan(plan));
+  const std::size_t absent_at = 22 + 1 + 2 * (2 + sizeof(BlockHash));
+  const auto absent = [&](const std::string& turns) {
+    const std::string bytes = body.substr(0, absent_at) + turns + body.substr(absent_at + 1);
+    return decode_step_plan(as_bytes(sealed(bytes)));
+  };
+  using namespace std::string_literals;
+  const Result<StepPlan> second = absent("\x01\x01"s);
+  ASSERT_TRUE(second.ok());
+  EXPECT_TRUE(!second->saves[0].absent && second->saves[1].absent);
+  const Result<StepPlan> first = absent("\x02\x00\x01"s);
+  ASSERT_TRUE(first.ok());
+  EXPECT_TRUE(first->saves[0].absent && !first->saves[1].absent);
+  for (const std::string& wrong : {"\x01\x02"s, "\x02\x00\x00"s, "\x02\x01\x01"s,
+                                   "\x03\x00\x01\x01"s, "\x01\xff\xff\xff\xff\x0f"s}) {
+    EXPECT_FALSE(absent(wrong).ok());
+  }
 }
 
 TEST(StepPlan, SurvivesRandomBytes) {
@@ -199,15 +232,17 @@ TEST(StepPlan, SurvivesRandomBytes) {
 
 TEST(StepPlan, ForgedCountReservesNothing) {
   std::string body = body_of(encode_step_plan(StepPlan{}));
-  ASSERT_EQ(body.size(), 4u + 16u + 7u);
+  ASSERT_EQ(body.size(), 4u + 16u + 9u);
   body.resize(21);                          // Magic, keyspace, step 0.
   body += std::string(9, '\xff') + '\x01';  // 2^64 - 1 loads
   EXPECT_FALSE(decode_step_plan(as_bytes(sealed(body))).ok());
-  // Saves, hot blocks, released and done holds, and the rendezvous.
-  for (int empty_lists = 1; empty_lists <= 5; ++empty_lists) {
+  // Saves and which are absent, hot blocks, released, done and live holds, and the rendezvous.
+  for (int empty_lists = 1; empty_lists <= 7; ++empty_lists) {
     body.insert(21, 1, '\0');
     EXPECT_FALSE(decode_step_plan(as_bytes(sealed(body))).ok());
   }
+  body[27] = '\x01';  // Live holds are told.
+  EXPECT_FALSE(decode_step_plan(as_bytes(sealed(body))).ok());
 }
 
 }  // namespace

@@ -19,6 +19,12 @@ void TrackedRequest::set_promise(const Promise& promise) {
   hold_ = promise.hold;
 }
 
+void TrackedRequest::set_decision(const Decision& decision) {
+  decision_ = decision;
+  absent_from_ = decision.absent_from;
+  if (absent_from_ != Decision::kNothingAbsent) absent_from_ += promised_.first;
+}
+
 std::size_t TrackedRequest::needed_blocks() const {
   if (!allocated_) return promised_.size();
   return owes_loads_ ? loaded_.size() : 0;
@@ -135,7 +141,7 @@ void TrackedRequest::report(const StepRequest& step, std::vector<PageTask>* save
     const std::size_t b = next_save_;
     const bool orphan = b < computed_without_page_.size() && computed_without_page_[b];
     if (orphan || !has_page(b) || loaded_.contains(b)) continue;
-    saves->push_back({step.id, blocks[b], slots_[b]});
+    saves->push_back({step.id, blocks[b], slots_[b], b >= absent_from_});
   }
 }
 

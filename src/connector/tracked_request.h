@@ -51,7 +51,8 @@ class TrackedRequest {
   Promise promise() const { return {.blocks = promised_, .probed_at = probed_at_, .hold = hold_}; }
   /// How the promise came about.
   const Decision& decision() const { return decision_; }
-  void set_decision(const Decision& decision) { decision_ = decision; }
+  /// Of the promise that was set.
+  void set_decision(const Decision& decision);
   HoldId hold() const { return hold_; }
   /// The hold is over, or belongs to someone else.
   void forget_hold() { hold_ = 0; }
@@ -85,7 +86,8 @@ class TrackedRequest {
   /// Whether a step computes beyond the prompt.
   bool is_decoding(const StepRequest& step) const;
 
-  /// Takes in the report of one step and appends the blocks that its pass completes.
+  /// Takes in the report of one step and appends the blocks that its pass completes. Those that the
+  /// query found to be absent from the store say so.
   void report(const StepRequest& step, std::vector<PageTask>* saves);
   /// Nothing of this allocation is saved from now on.
   void never_save() { savable_ = false; }
@@ -110,7 +112,8 @@ class TrackedRequest {
   Instant probed_at_{};
   HoldId hold_ = 0;
   Decision decision_;
-  std::size_t next_save_ = 0;  // Blocks before it are decided.
+  std::size_t absent_from_ = Decision::kNothingAbsent;  // Block of the request.
+  std::size_t next_save_ = 0;                           // Blocks before it are decided.
   bool owes_loads_ = false;
   bool allocated_ = false;
   bool reported_ = false;

@@ -118,6 +118,15 @@ class TwoRanks : public OnBothKinds {
                                                            .max_objects = 100'000,
                                                            .atomic_publish = GetParam(),
                                                            .between_steps = {}});
+  void wipe() {
+    for (const BlockHash& block : names_of(tokens_)) {
+      const ObjectKeys keys(kTestKeyspace);
+      (void)store_->remove({keys.shard(block, 0), keys.shard(block, 1), keys.ready(block, 0),
+                            keys.ready(block, 1), keys.manifest(block)},
+                           {});
+    }
+  }
+
   const std::vector<Token> tokens_ = make_tokens(10 * kBlockTokens + 2);
 };
 INSTANTIATE_TEST_SUITE_P(, TwoRanks, ::testing::Bool(), kind_name);
@@ -196,6 +205,29 @@ TEST_P(TwoRanks, LostShardIsRepairedByTheNextRequest) {
     EXPECT_EQ(gen.serve(tokens_).offered, 2u);
     EXPECT_EQ(gen.serve(tokens_).offered, 10u);
   }
+}
+
+TEST_P(TwoRanks, WhatTheStoreLostWithoutAWordIsStoredAgainByTheNextRequest) {
+  Instance ctx(store_);
+  ctx.serve(tokens_);
+  EXPECT_EQ(ctx.serve(tokens_).offered, 10u) << "loaded, and so seen by both ranks just now";
+  const std::size_t stored = ctx.stats(0).blocks_saved;
+  wipe();
+  EXPECT_EQ(ctx.serve(tokens_).offered, 0u);
+  EXPECT_EQ(ctx.stats(0).blocks_saved, 2 * stored);
+  const Instance::Outcome again = ctx.serve(tokens_);
+  EXPECT_EQ(again.offered, 10u);
+  EXPECT_EQ(again.verified, 20u);
+  EXPECT_EQ(ctx.stats(0).blocks_saved, 2 * stored) << "and not once more";
+}
+
+TEST_P(TwoRanks, WhatOneRankLostWithoutAWordIsStoredAgainByTheNextRequest) {
+  Instance ctx(store_);
+  ctx.serve(tokens_);
+  ctx.serve(tokens_);
+  (void)store_->remove({ObjectKeys(kTestKeyspace).shard(names_of(tokens_)[3], 1)}, {});
+  EXPECT_EQ(ctx.serve(tokens_).offered, 3u);
+  EXPECT_EQ(ctx.serve(tokens_).offered, 10u);
 }
 
 }  // namespace

@@ -227,7 +227,8 @@ void Worker::bind(StepPlan plan) {
   impl.plan = std::move(plan);
   impl.loads_due = !impl.plan.loads.empty() || impl.plan.loads_lost;
   impl.saves_due = !impl.plan.saves.empty();
-  impl.holds_due = !impl.plan.done_holds.empty() || !impl.plan.released.empty();
+  impl.holds_due = !impl.plan.done_holds.empty() || !impl.plan.released.empty() ||
+                   impl.plan.live_holds.newest != 0;
   impl.pass_open = true;
   impl.failed_requests.clear();
   impl.failed_slots.clear();

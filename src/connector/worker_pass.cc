@@ -122,6 +122,8 @@ void Worker::Impl::end_holds(const Ready& with) {
   if (!std::exchange(holds_due, false) || with.stager == nullptr) return;
   for (const HoldId hold : plan.done_holds) with.stager->release({.hold = hold, .from_block = 0});
   for (const HoldRelease& release : plan.released) with.stager->release(release);
+  const auto& [live, newest] = plan.live_holds;
+  if (newest != 0) with.stager->keep_only(live, newest);
 }
 
 /// Of the blocks that were loaded and verified, the hot ones get more copies. Never fails the load.

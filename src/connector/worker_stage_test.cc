@@ -393,6 +393,26 @@ TEST(WorkerStage, HoldsOfAPlanWhoseLoadsWereNotAskedForEndWithTheNextPlan) {
   EXPECT_EQ(world.worker->stats().holds_open, 0u);
 }
 
+TEST(WorkerStage, HoldsThatAPlanDoesNotCallAliveEndAfterItsLoads) {
+  StageWorld world;
+  world.start();
+  world.put_all(5);
+  world.stage(1, {1});
+  world.stage(2, {2});
+  world.stage(3, {3});
+  world.stage(4, {4});
+  // The plan of hold 1's load, and whatever told its end since, have not come here.
+  world.worker->bind({.keyspace = kTestKeyspace,
+                      .loads = world.tasks({2}),
+                      .saves = {},
+                      .done_holds = {2},
+                      .live_holds = {.live = {2, 3}, .newest = 3}});
+  EXPECT_EQ(world.worker->stats().holds_open, 4u);
+  EXPECT_TRUE(world.worker->load(0).empty());
+  EXPECT_EQ(world.worker->stats().holds_open, 2u) << "3 is alive, of 4 nothing was said";
+  EXPECT_EQ(world.worker->stats().tier_misses, 0u);
+}
+
 TEST(WorkerStage, ReleasesOfAPlanCountOnceAlsoWithoutLoads) {
   StageWorld world;
   world.start();

@@ -29,7 +29,7 @@ enum class Mark : std::uint8_t {
   kRejectedChecksum,
   kRejectedRemoved,  ///< What was refused was removed, or put right by the next save.
   kLoaded,
-  kLeasedLoadFailed,  ///< A promise of the leased mode that the store broke.
+  kLeasedLoadFailed,  ///< A promise of the leased mode that the store broke, or a plan was lost.
   kPromiseFull,
   kPromiseCut,   ///< Shorter than what was ordered.
   kPromiseLate,  ///< Cut by the deadline.

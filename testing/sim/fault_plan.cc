@@ -13,9 +13,9 @@ constexpr std::array<std::string_view, kFaults> kNames{"request_lost",     "repl
                                                        "outage",           "rank_crash",
                                                        "leader_crash",     "connection_lost",
                                                        "message_repeated", "message_late",
-                                                       "never_scheduled",  "queried_again",
-                                                       "trimmed",          "cancelled",
-                                                       "same_at_once"};
+                                                       "plan_lost",        "never_scheduled",
+                                                       "queried_again",    "trimmed",
+                                                       "cancelled",        "same_at_once"};
 
 /// A crash or a wipe now and then leaves something to look at in between; a lost reply may be as
 /// frequent as an answer.
@@ -27,6 +27,7 @@ std::uint32_t most(Fault fault) {
     case Fault::kLeaderCrash:
       return 60'000;
     case Fault::kConnectionLost:
+    case Fault::kPlanLost:
       return 150'000;
     default:
       return 400'000;

@@ -37,6 +37,7 @@ enum class Fault : std::uint8_t {
   kConnectionLost,  ///< With everything that is under way.
   kMessageRepeated,
   kMessageLate,
+  kPlanLost,  ///< On its way to one rank: the step fails.
   // What an engine does.
   kNeverScheduled,  ///< A query that nothing follows.
   kQueriedAgain,    ///< A query is repeated before its allocation.

@@ -172,6 +172,7 @@ void SimEngine::make_plan() {
   for (RankPlan& plan : plans) {
     plan.released = ends.released;
     plan.done_holds = ends.done;
+    plan.live_holds = ends.live;
   }
   send_plans(std::move(plans), std::move(planned));
 }
@@ -214,11 +215,13 @@ void SimEngine::send_plans(std::vector<RankPlan> plans, std::vector<std::uint64_
     const Tick arrival =
         std::max(site_.loop.now() + site_.loop.some_delay(options_.plan_latency), last_plan_ + 1);
     last_plan_ = arrival;
-    const auto deliver = [this, rank, step, plan = std::move(plans[rank]),
-                          life = job_.life()]() mutable {
-      ranks_[rank]->run_plan(std::move(plan), [this, step, life](bool loaded) {
+    const auto deliver = [this, rank, step, plan = std::move(plans[rank]), life = job_.life(),
+                          lost = site_.faults.strikes(Fault::kPlanLost)]() mutable {
+      const auto done = [this, step, life](bool loaded) {
         if (life == job_.life()) step_done(step, loaded);
-      });
+      };
+      if (lost) return done(false);
+      ranks_[rank]->run_plan(std::move(plan), done);
     };
     site_.loop.after(arrival - site_.loop.now(), ranks_[rank]->process().in_this_life(deliver));
   }

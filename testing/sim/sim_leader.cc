@@ -55,7 +55,8 @@ void SimLeader::restart() {
   book_ = std::make_unique<PromiseBook>(
       PromiseBookOptions{.ranks = static_cast<std::uint32_t>(ranks_.size()),
                          .max_holds = 64,
-                         .hold_for = std::chrono::microseconds(options_.hold_for)});
+                         .hold_for = std::chrono::microseconds(options_.hold_for),
+                         .plans_per_list = kPlansPerList});
   process_.restart();
 }
 
@@ -193,6 +194,7 @@ void SimLeader::close(const std::shared_ptr<Query>& query, bool late) {
     case StageEnd::kUnavailable:
       site_.coverage.hit(Mark::kPromiseUnavailable);
       break;
+    case StageEnd::kTooMany:
     case StageEnd::kLate:
       site_.coverage.hit(Mark::kPromiseLate);
       break;

@@ -16,6 +16,9 @@
 
 namespace kvc::sim {
 
+/// So few that a world comes to one that lists the holds.
+inline constexpr std::uint64_t kPlansPerList = 8;
+
 struct SimLeaderOptions {
   std::uint32_t keyspace = 0;
   bool staged = true;

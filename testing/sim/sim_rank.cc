@@ -275,6 +275,8 @@ void SimRank::loads_done(const std::shared_ptr<Loading>& loading) {
   for (const HoldId hold : loading->plan.done_holds) {
     tier_->release({.hold = hold, .from_block = 0});
   }
+  const auto& [live, newest] = loading->plan.live_holds;
+  if (newest != 0) tier_->keep_only(live, newest);
   pump();
   site_.loop.after(
       site_.loop.some_delay(options_.pass_ticks), process_.in_this_life([this, loading] {

@@ -45,6 +45,7 @@ struct RankPlan {
   };
   std::vector<HoldRelease> released;
   std::vector<HoldId> done_holds;
+  LiveHolds live_holds;
   std::vector<Load> loads;
   std::vector<NamedBlock> computed;
   std::vector<KvPage*> computed_pages;

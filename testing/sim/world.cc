@@ -166,10 +166,13 @@ void World::next_stage() {
   }
 }
 
-/// What was promised and never allocated expires; then a step tells what no link has told.
+/// What was promised and never allocated expires; then steps tell what no link has told, and one of
+/// them what no plan has.
 void World::settle_holds() {
   loop_.after(2 * options_.engine.leader.hold_for, [this] {
-    for (const auto& engine : engines_) engine->empty_step();
+    for (std::uint64_t step = 0; step < kPlansPerList; ++step) {
+      for (const auto& engine : engines_) engine->empty_step();
+    }
     may_heal_ = true;
   });
 }

@@ -106,6 +106,7 @@ class StageRun {
     for (std::uint32_t rank = 0; rank < small_.ranks; ++rank) {
       RankPlan plan{.released = ends.released,
                     .done_holds = ends.done,
+                    .live_holds = ends.live,
                     .loads = {},
                     .computed = {},
                     .computed_pages = {},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import socket
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from support.engine import Engine, Request, step
 from support.ids import readable
 
-from mooncake_trtllm import KvConnectorLoadError, _native
+from mooncake_trtllm import KvConnectorConfigError, KvConnectorLoadError, _native
 
 MakeEngine = Callable[..., Engine]
 TOKENS = [int(t) for t in np.random.default_rng(22).integers(0, 32000, 61)]
@@ -427,28 +428,92 @@ def test_a_page_that_stands_for_two_blocks_is_never_stored(make_engine: MakeEngi
     assert engine.worker.stats()["blocks_saved"] == 0
 
 
+class CoreAttempts:
+    """Counts the attempts to make the core's scheduler, in a time that the test sets."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.count = 0
+        self.error: Exception | None = None
+        self._made = _native.Scheduler
+        patch.setattr(_native, "Scheduler", self._make)
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        patch.setattr("mooncake_trtllm.scheduler.time", clock)
+
+    def _make(self, *arguments: Any, **options: Any) -> Any:
+        self.count += 1
+        if self.error is not None:
+            raise self.error
+        return self._made(*arguments, **options)
+
+
+def lines_about_the_core(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.levelname for r in caplog.records if "cannot be made" in r.message]
+
+
 def test_a_scheduler_that_cannot_be_made_is_tried_and_told_once(
     make_engine: MakeEngine,
     environment: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It is wanted in every callback: each would start and end a thread, and write a traceback."""
-    tried = []
-    made = _native.Scheduler
-
-    def make(*arguments: Any, **options: Any) -> Any:
-        tried.append(options["stage_address"])
-        return made(*arguments, **options)
-
-    environment.setattr(_native, "Scheduler", make)
-    environment.setenv("MC_STAGE_ADDRESS", "192.0.2.1")  # for documentation; no host has it
+    core = CoreAttempts(environment)
+    core.error = KvConnectorConfigError("wrong, and so tomorrow")
     with caplog.at_level(logging.INFO, "mooncake_trtllm"):
         engine = make_engine(tp=2, warm_up=False)
         for _ in range(50):
+            core.now += 100
             assert engine.run(request()) == 0
             engine.scheduler.cancel_load(request().bound(), 0, 8)
-    assert tried == ["192.0.2.1"]
-    assert [r.levelname for r in caplog.records if "cannot be made" in r.message] == ["ERROR"]
-    assert "cannot listen for ranks at '192.0.2.1'" in caplog.text
+    assert core.count == 1
+    assert lines_about_the_core(caplog) == ["ERROR"]
     assert engine.scheduler.metrics()["queries_bypassed_no_pool"] == 50
     assert engine.scheduler.explain() == []
+
+
+def test_what_may_pass_is_tried_some_times_with_growing_pauses(
+    make_engine: MakeEngine,
+    environment: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    core = CoreAttempts(environment)
+    environment.setenv("MC_STAGE_ADDRESS", "192.0.2.1")  # for documentation; no host has it
+    with caplog.at_level(logging.INFO, "mooncake_trtllm"):
+        engine = make_engine(tp=2, warm_up=False)
+        at = []
+        for _ in range(400):
+            before = core.count
+            for _ in range(3):
+                assert engine.run(request([1, 2, 3])) == 0
+            if core.count > before:
+                assert core.count == before + 1
+                at.append(core.now)
+            core.now += 1
+    pauses = [int(later - earlier) for earlier, later in itertools.pairwise(at)]
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60]
+    assert lines_about_the_core(caplog) == ["WARNING", "ERROR"]
+    assert caplog.text.count("cannot listen for ranks at '192.0.2.1'") >= 2
+
+
+def test_a_port_that_is_taken_for_a_moment_costs_that_moment(
+    make_engine: MakeEngine,
+    environment: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    core = CoreAttempts(environment)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        environment.setenv("MC_STAGE_ADDRESS", f"127.0.0.1:{port}")
+        engine = make_engine(tp=2, warm_up=False)
+        assert engine.run(request()) == 0
+        assert core.count == 1
+    assert engine.run(request()) == 0
+    assert core.count == 1
+    core.now += 1.5
+    with caplog.at_level(logging.INFO, "mooncake_trtllm"):
+        engine.run(request([1, 2, 3]))
+        engine.meet_ranks()
+    assert core.count == 2
+    assert engine.serve(request()) == 0
+    assert "could be made by now" in caplog.text
+    assert engine.serve(request()) == FULL

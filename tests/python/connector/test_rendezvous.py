@@ -70,7 +70,70 @@ def test_instances_made_from_one_object_pair_up_in_order() -> None:
         table.publish(workers[-1], keyspace, lambda: 1)
     assert [table.keyspace_for(s) for s in schedulers] == [A, B]
     table.remove(schedulers[0])
-    assert table.keyspace_for(schedulers[1]) is None  # no longer certain
+    assert table.keyspace_for(schedulers[1]) == B  # what was certain stays so
+    table.remove(workers[1])
+    assert table.keyspace_for(schedulers[1]) is None  # and goes with the worker
+
+
+def test_without_as_many_schedulers_as_workers_nothing_is_certain() -> None:
+    table = Rendezvous()
+    args = Args()
+    schedulers, workers = [], []
+    for keyspace in (A, B):
+        schedulers.append(table.add_scheduler(args, "same"))
+        workers.append(table.add_worker(args, "same"))
+        table.publish(workers[-1], keyspace, lambda: 1)
+    table.remove(schedulers[0])
+    assert table.keyspace_for(schedulers[1]) is None
+
+
+@pytest.mark.parametrize("asks_first", [0, 1])
+def test_schedulers_made_before_the_second_worker_do_not_share_the_first(asks_first: int) -> None:
+    """Whichever asks first: the first worker is the first scheduler's, and it waits to be sure."""
+    table = Rendezvous()
+    args = Args()
+    schedulers = [table.add_scheduler(args, "same") for _ in range(2)]
+    table.publish(table.add_worker(args, "same"), A, lambda: 1, stage_worker="first")
+    for scheduler in (schedulers[asks_first], schedulers[1 - asks_first]):
+        assert table.keyspace_for(scheduler) is None
+        with pytest.raises(OwnWorkerUnknownError):
+            table.stage_worker_for(scheduler, A)
+    table.publish(table.add_worker(args, "same"), A, lambda: 1, stage_worker="second")
+    found = {}
+    for index in (asks_first, 1 - asks_first):
+        assert table.keyspace_for(schedulers[index]) == A
+        found[index] = table.stage_worker_for(schedulers[index], A)
+    assert found == {0: "first", 1: "second"}
+
+
+def test_a_scheduler_that_comes_later_does_not_take_a_worker_that_has_one() -> None:
+    table = Rendezvous()
+    args = Args()
+    first = table.add_scheduler(args, "same")
+    worker = table.add_worker(args, "same")
+    table.publish(worker, A, lambda: 1, stage_worker="first")
+    assert table.stage_worker_for(first, A) == "first"
+    second = table.add_scheduler(args, "same")
+    assert table.keyspace_for(second) is None
+    with pytest.raises(OwnWorkerUnknownError):
+        table.stage_worker_for(second, A)
+    assert table.keyspace_for(first) == A
+    table.remove(worker)  # one that is left over keeps nobody from a worker of its own
+    table.publish(table.add_worker(args, "same"), A, lambda: 1, stage_worker="second")
+    assert table.stage_worker_for(second, A) == "second"
+    assert table.keyspace_for(first) is None
+
+
+def test_of_two_schedulers_with_copies_none_takes_the_only_worker() -> None:
+    table = Rendezvous()
+    schedulers = [table.add_scheduler(Args(), "same") for _ in range(2)]
+    table.publish(table.add_worker(Args(), "same"), A, lambda: 1, stage_worker="one")
+    for scheduler in schedulers:
+        assert table.keyspace_for(scheduler) == A
+        with pytest.raises(OwnWorkerUnknownError):
+            table.stage_worker_for(scheduler, A)
+    table.remove(schedulers[0])
+    assert table.stage_worker_for(schedulers[1], A) == "one"
 
 
 def test_orders_go_to_the_own_worker_or_to_none() -> None:
@@ -85,15 +148,17 @@ def test_orders_go_to_the_own_worker_or_to_none() -> None:
     with pytest.raises(OwnWorkerUnknownError):
         table.stage_worker_for(schedulers[0], B)
     table.remove(schedulers[0])
-    assert table.keyspace_for(schedulers[1]) == A
-    with pytest.raises(OwnWorkerUnknownError, match="2 workers"):  # no longer certain
-        table.stage_worker_for(schedulers[1], A)
     table.remove(workers[0])
     assert table.stage_worker_for(schedulers[1], A) == "second"
     copy = table.add_scheduler(Args(), "same")
-    assert table.stage_worker_for(copy, A) == "second"
+    with pytest.raises(OwnWorkerUnknownError):  # it has a scheduler
+        table.stage_worker_for(copy, A)
     table.publish(table.add_worker(Args(), "same"), A, lambda: 1, stage_worker="third")
-    assert table.stage_worker_for(copy, A) is None  # and never will be
+    assert table.stage_worker_for(copy, A) == "third"
+    other = table.add_scheduler(Args(), "same")
+    for name in ("fourth", "fifth"):
+        table.publish(table.add_worker(Args(), "same"), A, lambda: 1, stage_worker=name)
+    assert table.stage_worker_for(other, A) is None  # and never will be
 
 
 def test_a_changed_setting_makes_another_instance() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -212,11 +214,19 @@ def test_other_shapes(make_engine: MakeEngine) -> None:
         assert make_engine(shape).serve(request()) == FULL
 
 
+@pytest.mark.parametrize(("lost_after_it", "steps"), [(0, 8), (6, 40)])
 @pytest.mark.parametrize("tp", [1, 2])
 def test_a_plan_that_is_lost_leaves_nothing_held(
-    tp: int, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+    tp: int,
+    lost_after_it: int,
+    steps: int,
+    make_engine: MakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was promised fails its request; what it held is free again some steps later."""
+    """What was promised fails its request; what it held is free again some steps later.
+
+    Also if the plans are lost that would have told its end.
+    """
     make_engine(tp=tp).serve(request())
     engine = make_engine(tp=tp)
     one = request()
@@ -237,10 +247,32 @@ def test_a_plan_that_is_lost_leaves_nothing_held(
             worker.start_load_kv(None)
     assert [worker.stats()["holds_open"] for worker in engine.workers] == [1] * tp
     engine.scheduler.request_finished(one.bound(), pages)
-    for _ in range(8):
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.scheduler, "_plan_step", lose)
+        for _ in range(lost_after_it):
+            engine.run(request([1, 2, 3]))
+    for _ in range(steps):
         engine.run(request([1, 2, 3]))
     assert [worker.stats()["holds_open"] for worker in engine.workers] == [0] * tp
     assert engine.serve(request()) == FULL
+
+
+def test_promises_expire_as_long_as_a_scheduler_lives(make_engine: MakeEngine) -> None:
+    """On an idle engine, too, which calls nothing."""
+
+    def watching() -> int:
+        names = []
+        for name in Path("/proc/self/task").glob("*/comm"):
+            with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+                names.append(name.read_text().strip())
+        return names.count("kvc-holds")
+
+    before = watching()
+    engine = make_engine()
+    assert engine.lookup(request()) == 0
+    assert watching() == before + 1
+    engine.scheduler.close()
+    assert watching() == before
 
 
 def test_a_scheduler_whose_worker_is_not_certain_yet_waits_and_is_staged_then(
