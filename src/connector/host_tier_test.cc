@@ -366,7 +366,7 @@ TEST(HostTier, OrderOfALiveHoldMayComeAfterTheListOfThem) {
 }
 
 TEST(HostTier, OlderListOfHoldsAfterANewerOneEndsNothingNew) {
-  World world(8);
+  TierWorld world(8);
   for (const HoldId hold : {1, 2}) world.stage(hold, {hold});
   const std::vector<HoldId> newer{2, 3, 4};
   world.tier->keep_only(newer, 4);
