@@ -157,9 +157,10 @@ nb::dict capabilities(const StoreObject& store) {
   return dict;
 }
 
-/// A store's client may wait by spinning (Mooncake's does for every transfer). Those who move the
-/// bytes, and the engine, go first: with as many cores as threads that want one it costs nothing.
-constexpr int kNicenessOfCalls = 5;
+/// A store's client may wait by spinning (Mooncake's does for every transfer). The engine, the
+/// small calls that it waits for, and the threads that move the bytes go first. Where there is a
+/// core for each it costs nothing.
+constexpr int kNicenessOfTransfers = 5;
 
 nb::dict counters(const GuardedStoreObject& store) {
   return to_numbers(*store.counters, kStoreCallStats);
@@ -202,13 +203,16 @@ GuardedStoreObject guarded_store(const StoreObject& inner, std::size_t threads,
                                  std::size_t max_abandoned) {
   auto call_counters = std::make_shared<StoreCallCounters>();
   const std::shared_ptr<const Clock> clock = system_clock();
-  std::shared_ptr<Executor> executor =
-      make_thread_pool({.name = "kvc-store", .threads = threads, .niceness = kNicenessOfCalls});
-  std::shared_ptr<Store> timely = make_deadline_store(
-      inner.shared(), executor, clock, call_counters, {.max_abandoned = max_abandoned});
+  const std::shared_ptr<Executor> calls =
+      make_thread_pool({.name = "kvc-store", .threads = threads});
+  const std::shared_ptr<Executor> transfers =
+      make_thread_pool({.name = "kvc-move", .threads = threads, .niceness = kNicenessOfTransfers});
+  std::shared_ptr<Store> timely =
+      make_deadline_store(inner.shared(), calls, clock, call_counters,
+                          {.max_abandoned = max_abandoned, .transfers = transfers});
   std::shared_ptr<Store> store = make_breaker_store(
       std::move(timely), clock, make_stderr_logger(LogLevel::kWarning), call_counters);
-  return {std::move(store), std::move(call_counters), std::move(executor)};
+  return {std::move(store), std::move(call_counters), {calls, transfers}};
 }
 
 void bind_store_class(nb::module_& m) {

@@ -6,13 +6,13 @@
 namespace kvc::bindings {
 
 GuardedStoreObject::~GuardedStoreObject() {
-  if (executor == nullptr) return;  // moved from
+  if (executors.empty()) return;  // moved from
   if (counters->abandoned_now.load() > 0 && shared() != nullptr) {
     // A thread of its own waits for them and then ends the others.
     Result<Thread> reaper =
-        Thread::start("kvc-reaper", [store = shared(), calls = executor]() mutable {
+        Thread::start("kvc-reaper", [store = shared(), calls = executors]() mutable {
           store.reset();
-          calls.reset();
+          calls.clear();
         });
     if (reaper.ok()) {
       reaper->detach();
@@ -21,7 +21,7 @@ GuardedStoreObject::~GuardedStoreObject() {
     }
   }
   const GilRelease release;
-  executor.reset();
+  executors.clear();
 }
 
 }  // namespace kvc::bindings

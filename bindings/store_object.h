@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "bindings/gil.h"
 #include "kvc/executor.h"
@@ -35,22 +36,22 @@ struct FileStoreObject : StoreObject {
 /// A store whose calls end by their deadline and which is left alone while it is down.
 struct GuardedStoreObject : StoreObject {
   GuardedStoreObject(std::shared_ptr<Store> store, std::shared_ptr<StoreCallCounters> call_counters,
-                     std::shared_ptr<Executor> call_threads)
+                     std::vector<std::shared_ptr<Executor>> call_threads)
       : StoreObject(std::move(store)),
         counters(std::move(call_counters)),
-        executor(std::move(call_threads)) {}
+        executors(std::move(call_threads)) {}
   GuardedStoreObject(GuardedStoreObject&&) noexcept = default;
   GuardedStoreObject& operator=(GuardedStoreObject&&) = delete;
   /// Does not wait for threads inside of abandoned calls, which may never come back.
   ~GuardedStoreObject();
 
   void disown() {
-    new std::shared_ptr<Executor>(executor);
+    new std::vector<std::shared_ptr<Executor>>(executors);
     StoreObject::disown();
   }
 
   std::shared_ptr<StoreCallCounters> counters;
-  std::shared_ptr<Executor> executor;
+  std::vector<std::shared_ptr<Executor>> executors;
 };
 
 }  // namespace kvc::bindings

@@ -123,7 +123,7 @@ class DeadlineStore final : public Store {
       : shared_(std::make_shared<Shared>(std::move(inner), std::move(counters))),
         executor_(std::move(executor)),
         clock_(std::move(clock)),
-        options_(options) {}
+        options_(std::move(options)) {}
 
   StoreCapabilities capabilities() const override { return shared_->inner->capabilities(); }
 
@@ -131,10 +131,10 @@ class DeadlineStore final : public Store {
     return call(&Store::exists, std::move(keys), std::move(context));
   }
   std::vector<PutResult> put(std::vector<PutItem> items, CallContext context) override {
-    return call(&Store::put, std::move(items), std::move(context));
+    return transfer(&Store::put, std::move(items), std::move(context));
   }
   std::vector<GetResult> get(std::vector<GetItem> items, CallContext context) override {
-    return call(&Store::get, std::move(items), std::move(context));
+    return transfer(&Store::get, std::move(items), std::move(context));
   }
   std::vector<Reaction> remove(std::vector<std::string> keys, CallContext context) override {
     return call(&Store::remove, std::move(keys), std::move(context));
@@ -144,7 +144,7 @@ class DeadlineStore final : public Store {
     // Copying waits for most of its time, and lookups need the threads.
     context.hold = CopyTurn::take(shared_, options_.max_replicating, std::move(context.hold));
     if (context.hold == nullptr) return all_not_done<Reaction>(items.size(), Reaction::kBackOff);
-    return call(&Store::replicate, std::move(items), std::move(context));
+    return transfer(&Store::replicate, std::move(items), std::move(context));
   }
 
   Status register_memory(std::span<std::byte> memory) override {
@@ -160,7 +160,7 @@ class DeadlineStore final : public Store {
     if (shared_->closed.exchange(true)) return;
     bool closed = false;
     run_until<bool>(
-        deadline,
+        *executor_, deadline,
         [shared = shared_, deadline] {
           shared->inner->close(deadline);
           return true;
@@ -170,8 +170,24 @@ class DeadlineStore final : public Store {
 
  private:
   template <typename Item, typename Answer>
-  std::vector<Answer> call(std::vector<Answer> (Store::*method)(std::vector<Item>, CallContext),
-                           std::vector<Item> items, CallContext context) {
+  using Method = std::vector<Answer> (Store::*)(std::vector<Item>, CallContext);
+
+  template <typename Item, typename Answer>
+  std::vector<Answer> call(Method<Item, Answer> method, std::vector<Item> items,
+                           CallContext context) {
+    return call_on(*executor_, method, std::move(items), std::move(context));
+  }
+
+  template <typename Item, typename Answer>
+  std::vector<Answer> transfer(Method<Item, Answer> method, std::vector<Item> items,
+                               CallContext context) {
+    Executor& executor = options_.transfers == nullptr ? *executor_ : *options_.transfers;
+    return call_on(executor, method, std::move(items), std::move(context));
+  }
+
+  template <typename Item, typename Answer>
+  std::vector<Answer> call_on(Executor& executor, Method<Item, Answer> method,
+                              std::vector<Item> items, CallContext context) {
     StoreCallCounters& counters = *shared_->counters;
     const std::size_t count = items.size();
     if (count == 0) return {};
@@ -183,7 +199,7 @@ class DeadlineStore final : public Store {
     }
     std::vector<Answer> answers;
     const Wait end = run_until<std::vector<Answer>>(
-        deadline,
+        executor, deadline,
         [shared = shared_, method, items = std::move(items),
          context = std::move(context)]() mutable {
           shared->counters->calls.fetch_add(1);
@@ -210,7 +226,7 @@ class DeadlineStore final : public Store {
     }
     Status status;
     const Wait end = run_until<Status>(
-        Deadline::after(*clock_, options_.registration_budget),
+        *executor_, Deadline::after(*clock_, options_.registration_budget),
         [shared = shared_, work = std::move(work)] { return work(*shared->inner); }, status);
     if (end == Wait::kDone) return status;
     return {Code::kTimedOut, std::string(what) +
@@ -219,9 +235,10 @@ class DeadlineStore final : public Store {
   }
 
   template <typename Answer>
-  Wait run_until(Deadline deadline, std::function<Answer()> work, Answer& answer) {
+  Wait run_until(Executor& executor, Deadline deadline, std::function<Answer()> work,
+                 Answer& answer) {
     const auto pending = std::make_shared<PendingCall<Answer>>(std::move(work));
-    const bool taken = executor_->submit(
+    const bool taken = executor.submit(
         [shared = shared_, pending] { pending->run(shared->counters->abandoned_now); });
     if (!taken) return Wait::kNotStarted;
     return pending->wait(deadline, *clock_, *shared_->counters, answer);
@@ -241,7 +258,7 @@ std::shared_ptr<Store> make_deadline_store(std::shared_ptr<Store> inner,
                                            std::shared_ptr<StoreCallCounters> counters,
                                            DeadlineStoreOptions options) {
   return std::make_shared<DeadlineStore>(std::move(inner), std::move(executor), std::move(clock),
-                                         std::move(counters), options);
+                                         std::move(counters), std::move(options));
 }
 
 }  // namespace kvc

@@ -32,11 +32,14 @@ struct DeadlineStoreOptions {
   /// replicate() that may be inside, since each waits for most of its time and the others need the
   /// threads; one more backs off at once.
   std::size_t max_replicating = 2;
+  /// Where get, put and replicate run, which move bytes; null: where all calls do. An engine waits
+  /// for the small calls, so that these may yield to them.
+  std::shared_ptr<Executor> transfers = nullptr;
 };
 
-/// Safe to use from any thread but those of `executor`. Abandoned calls keep `inner` alive, so the
-/// decorator may be destroyed while they run. close() closes `inner` on the executor; if that does
-/// not happen by the deadline, it does when `inner` is destroyed.
+/// Safe to use from any thread but those of its executors. Abandoned calls keep `inner` alive, so
+/// the decorator may be destroyed while they run. close() closes `inner` on the executor; if that
+/// does not happen by the deadline, it does when `inner` is destroyed.
 std::shared_ptr<Store> make_deadline_store(std::shared_ptr<Store> inner,
                                            std::shared_ptr<Executor> executor,
                                            std::shared_ptr<const Clock> clock,

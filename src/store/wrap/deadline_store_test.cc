@@ -91,6 +91,19 @@ struct Rig {
   std::shared_ptr<Store> store;
 };
 
+TEST(DeadlineStore, TransfersThatHangInThreadsOfTheirOwnLeaveSmallCallsTheirs) {
+  Rig rig({.transfers = make_thread_pool(pool_options(1))}, 1);
+  const Bytes payload = payload_for("object", 100);
+  rig.store->put({put_item("key", payload)}, {});
+  rig.gate->close_gate(GatePoint::kBeforeCall);
+  Bytes buffer(100);
+  rig.abandon([&] { rig.store->get({get_item("key", buffer)}, rig.within_a_second()); });
+  rig.abandon([&] { rig.store->exists({"key"}, rig.within_a_second()); });
+  EXPECT_EQ(rig.gate->waiting(), 2u) << "each in the only thread of its kind";
+  rig.settle();
+  EXPECT_EQ(rig.store->exists({"key"}, {}), std::vector{Reaction::kOk});
+}
+
 TEST(DeadlineStore, HungGetIsDownAtItsDeadlineAndKeepsTheHoldUntilItReturns) {
   Rig rig;
   const Bytes payload = payload_for("object", 100);
