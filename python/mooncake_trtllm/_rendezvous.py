@@ -136,8 +136,7 @@ class Rendezvous:
         with self._lock:
             own = [w for w in self._own(scheduler) if w.keyspace == keyspace]
             is_copy = bool(own) and own[0].llm_args is not scheduler.llm_args
-            rivals = self._copies_like(scheduler) if is_copy else []
-            if len(own) == 1 and not rivals:
+            if len(own) == 1 and (not is_copy or self._is_left_to(scheduler, own[0])):
                 scheduler.own = own[0]
                 return own[0].stage_worker
             if len(own) > 1 and is_copy:
@@ -147,16 +146,19 @@ class Rendezvous:
                 "as many schedulers: which of them is its own is open"
             )
 
-    def _copies_like(self, scheduler: SchedulerEntry) -> list[SchedulerEntry]:
-        """Return the others that got copies of its arguments, too, and have no worker."""
+    def _is_left_to(self, scheduler: SchedulerEntry, worker: WorkerEntry) -> bool:
+        """Return whether no other scheduler that is known could own the worker.
+
+        That are schedulers with its arguments, and those that, as this one, got copies of them.
+        """
         known = [w.llm_args for w in tuple(self._workers)]
-        return [
-            s
+        return not any(
+            s.own is worker
+            or s.llm_args is worker.llm_args
+            or (s.may_share_with(scheduler) and not any(s.llm_args is args for args in known))
             for s in tuple(self._schedulers)
             if s is not scheduler
-            and s.may_share_with(scheduler)
-            and not any(s.llm_args is args for args in known)
-        ]
+        )
 
     def _own(self, scheduler: SchedulerEntry) -> list[WorkerEntry]:
         """Return the scheduler's own worker, or all that may be it while that is open.
@@ -169,11 +171,11 @@ class Rendezvous:
         if scheduler.own is not None:
             return [scheduler.own] if scheduler.own in workers else []
         schedulers = tuple(self._schedulers)
+        twins = [w for w in workers if w.identity == scheduler.identity]
+        if not any(w.llm_args is scheduler.llm_args for w in twins):
+            return twins
         taken = [s.own for s in schedulers if s.own is not None]
-        free = [w for w in workers if w.identity == scheduler.identity and w not in taken]
-        if not any(w.llm_args is scheduler.llm_args for w in workers):
-            return free
-        own = [w for w in free if w.llm_args is scheduler.llm_args]
+        own = [w for w in twins if w.llm_args is scheduler.llm_args and w not in taken]
         peers = [
             s
             for s in schedulers

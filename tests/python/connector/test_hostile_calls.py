@@ -480,7 +480,8 @@ def test_what_may_pass_is_tried_some_times_with_growing_pauses(
     environment.setenv("MC_STAGE_ADDRESS", "192.0.2.1")  # for documentation; no host has it
     with caplog.at_level(logging.INFO, "mooncake_trtllm"):
         engine = make_engine(tp=2, warm_up=False)
-        at = []
+        at = [core.now]  # The first one, at the start.
+        assert core.count == 1
         for _ in range(400):
             before = core.count
             for _ in range(3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -270,6 +271,10 @@ def test_promises_expire_as_long_as_a_scheduler_lives(make_engine: MakeEngine) -
     before = watching()
     engine = make_engine()
     assert engine.lookup(request()) == 0
+    deadline = time.monotonic() + PATIENCE_S
+    while watching() == before:  # until the thread has its name
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.005)
     assert watching() == before + 1
     engine.scheduler.close()
     assert watching() == before
