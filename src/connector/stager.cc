@@ -223,7 +223,7 @@ void Stager::run_task() {
 
 /// True if this task is to come again.
 bool Stager::run_batch() {
-  const Batch batch = take_batch();
+  Batch batch = take_batch();
   deliver();
   if (batch.fetches.empty()) return false;
   std::exception_ptr broken;
@@ -232,7 +232,7 @@ bool Stager::run_batch() {
   } catch (...) {
     broken = std::current_exception();
   }
-  const bool goes_on = end_batch(batch);
+  const bool goes_on = end_batch(std::move(batch));
   if (broken != nullptr) std::rethrow_exception(broken);
   deliver();
   return goes_on;
@@ -259,12 +259,15 @@ Stager::Batch Stager::take_batch() {
   return batch;
 }
 
-bool Stager::end_batch(const Batch& batch) {
+bool Stager::end_batch(Batch batch) {
   const MutexLock lock(mutex_);
   // Whatever has not been told: nobody may wait for it for ever.
   for (const HostTier::Fetch& each : batch.fetches) {
     tier_.fetched(each.block, FetchEnd::kUnavailable, nullptr);
   }
+  // Before the batch counts as over: a worker that closes takes a page that is lent for one that
+  // the store still uses.
+  batch.fetches.clear();
   if (batch.is_loose) is_loose_running_ = false;
   --running_;
   collect_reports();

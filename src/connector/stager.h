@@ -87,7 +87,7 @@ class Stager final : public StageRank, public std::enable_shared_from_this<Stage
   void run_task();
   bool run_batch() KVC_EXCLUDES(mutex_);
   Batch take_batch() KVC_EXCLUDES(mutex_);
-  bool end_batch(const Batch& batch) KVC_EXCLUDES(mutex_);
+  bool end_batch(Batch batch) KVC_EXCLUDES(mutex_);
   void fetch(const Batch& batch) KVC_EXCLUDES(mutex_);
   std::vector<std::size_t> settle(const Batch& batch, const BlockFetch& fetch) KVC_EXCLUDES(mutex_);
 

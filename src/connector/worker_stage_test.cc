@@ -136,6 +136,21 @@ TEST(WorkerStage, OrderEndsAtWhatIsNotThere) {
   EXPECT_EQ(world.worker->stats().loads_missing, 0u) << "nothing was promised";
 }
 
+TEST(WorkerStage, PagesOfAnOrderAreFreeOnceItIsToldToBeOver) {
+  StageWorld world;
+  world.limit_pages(2, 2);
+  world.start();
+  world.on_report = [&](const StageProgress& progress) {
+    if (!progress.done) return;
+    world.worker->bind({.keyspace = kTestKeyspace, .loads = {}, .saves = world.tasks({11, 12})});
+    world.worker->save(0);
+  };
+  world.stage(1, {1, 2});
+  EXPECT_EQ(world.take_heard(), "1:0 missing");
+  EXPECT_EQ(world.worker->stats().saves_dropped, 0u) << "a worker that is closed now needs them";
+  EXPECT_EQ(world.worker->stats().blocks_saved, 2u);
+}
+
 TEST(WorkerStage, StoreThatDoesNotAnswerStagesNothingAndLaterOrdersGoOn) {
   StageWorld world;
   world.start();
