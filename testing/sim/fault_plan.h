@@ -33,11 +33,13 @@ enum class Fault : std::uint8_t {
   kOutage,        ///< For a while every call fails.
   // Of processes and their connections.
   kRankCrash,
-  kLeaderCrash,
+  kLeaderCrash,     ///< With its whole job.
+  kLeaderReplaced,  ///< The ranks live on: all, or all but that of its process.
   kConnectionLost,  ///< With everything that is under way.
   kMessageRepeated,
   kMessageLate,
-  kPlanLost,  ///< On its way to one rank: the step fails.
+  kPlanLost,    ///< On its way to one rank: the step fails.
+  kPlanNotRun,  ///< A rank gets it, and its pass ends before the loads.
   // What an engine does.
   kNeverScheduled,  ///< A query that nothing follows.
   kQueriedAgain,    ///< A query is repeated before its allocation.

@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace kvc::sim {
+namespace {
+
+/// From one leader's newest hold to the next one's first: the time between them, in the product.
+constexpr HoldId kHoldsBetweenLeaders = 100;
+
+}  // namespace
 
 struct SimLeader::Query {
   std::vector<NamedBlock> blocks;
@@ -51,10 +57,25 @@ void SimLeader::crash() {
   firm_.clear();
 }
 
+void SimLeader::say_goodbye() {
+  firm_.clear();
+  open_ = nullptr;
+  for (const HoldId hold : book_->live()) book_->release(hold, 0);
+  const std::vector<HoldRelease> releases = book_->take_releases();
+  for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (!links_[rank]->connected()) continue;
+    for (const HoldRelease& release : releases) ranks_[rank]->release(release);
+    if (rank != 0) ranks_[rank]->end_holds();
+  }
+  crash();
+}
+
 void SimLeader::restart() {
+  const HoldId before = book_ == nullptr ? 0 : book_->newest() + kHoldsBetweenLeaders;
   book_ = std::make_unique<PromiseBook>(
       PromiseBookOptions{.ranks = static_cast<std::uint32_t>(ranks_.size()),
                          .max_holds = 64,
+                         .newest_before = before,
                          .hold_for = std::chrono::microseconds(options_.hold_for),
                          .plans_per_list = kPlansPerList});
   process_.restart();
@@ -62,8 +83,9 @@ void SimLeader::restart() {
 
 void SimLeader::connected(std::uint32_t rank) {
   if (!process_.up()) return;
-  links_[rank]->to_rank([this, rank, live = book_->live(), newest = book_->newest()] {
-    ranks_[rank]->keep_only(live, newest);
+  links_[rank]->to_rank([this, rank, leader = process_.life(),
+                         holds = LiveHolds{.live = book_->live(), .newest = book_->newest()}] {
+    ranks_[rank]->welcome(leader, holds);
   });
 }
 

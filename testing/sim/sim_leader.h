@@ -41,6 +41,9 @@ class SimLeader {
 
   Process& process() { return process_; }
   void crash();
+  /// Says on the ranks' side that it ends, and ends. Their connections are the caller's.
+  void say_goodbye();
+  /// As another leader, whose holds come after those of all before.
   void restart();
 
   /// How many leading blocks may be promised. Not answered if the leader dies.

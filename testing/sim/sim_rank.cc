@@ -18,6 +18,8 @@ void SimRank::crash() {
   process_.crash();
   saves_.clear();
   plans_.clear();
+  not_run_ = {};
+  newest_heard_ = 0;
   tier_->close();
   fetch_calls_ = 0;
   writers_running_ = 0;
@@ -54,6 +56,7 @@ void SimRank::stage(const StageOrder& order, Tick budget) {
     if (tier_->contains(block)) site_.coverage.hit(Mark::kServedFromTier);
   }
   ordered_.push_back(order.hold);
+  newest_heard_ = std::max(newest_heard_, order.hold);
   const std::size_t flying = tier_->in_flight();
   tier_->stage(order, now() + std::chrono::microseconds(budget));
   if (flying > 0) site_.coverage.hit(Mark::kJoinedFlight);
@@ -68,12 +71,25 @@ void SimRank::release(const HoldRelease& release) {
   pump();
 }
 
-void SimRank::keep_only(const std::vector<HoldId>& live, HoldId newest) {
+void SimRank::keep_only(const LiveHolds& holds) {
+  tier_->keep_only(holds.live, holds.newest);
+  pump();
+}
+
+void SimRank::welcome(std::uint32_t leader, const LiveHolds& holds) {
+  if (!process_.up()) return;
+  if (std::exchange(leader_, leader) != leader) end_holds();
+  newest_heard_ = std::max(newest_heard_, holds.newest);
+  const std::size_t before = tier_->holds();
+  keep_only(holds);
+  if (tier_->holds() < before) site_.coverage.hit(Mark::kHoldDroppedOnReconnect);
+}
+
+void SimRank::end_holds() {
   if (!process_.up()) return;
   const std::size_t before = tier_->holds();
-  tier_->keep_only(live, newest);
-  if (tier_->holds() < before) site_.coverage.hit(Mark::kHoldDroppedOnReconnect);
-  pump();
+  keep_only({.live = {}, .newest = std::exchange(newest_heard_, 0)});
+  if (tier_->holds() < before) site_.coverage.hit(Mark::kHoldOfFormerLeaderEnded);
 }
 
 void SimRank::pump() {
@@ -189,6 +205,7 @@ void SimRank::refuse(const std::string& key, std::function<void()> then) {
 struct SimRank::Loading {
   RankPlan plan;
   std::function<void(bool)> done;
+  std::vector<StagingLease> found;  // By load; null: not in the tier.
   std::size_t next = 0;
   std::uint32_t part = 0;
   bool all_right = true;
@@ -206,14 +223,33 @@ void SimRank::run_plan(RankPlan plan, std::function<void(bool)> done) {
 void SimRank::next_plan() {
   if (plans_.empty()) return;
   const std::shared_ptr<Loading> loading = plans_.front();
+  end_holds_of(std::exchange(not_run_, {}));
   for (const HoldRelease& told : loading->plan.released) release(told);
+  if (!loading->plan.runs) {
+    not_run_ = loading->plan;
+    plans_.pop_front();
+    loading->done(false);
+    return next_plan();
+  }
+  for (const RankPlan::Load& load : loading->plan.loads) {
+    loading->found.push_back(tier_->find(load.block.hash));
+  }
   load_next(loading);
+}
+
+void SimRank::drop_plans() { plans_.resize(std::min<std::size_t>(plans_.size(), 1)); }
+
+/// After the copies of the plan's loads are complete, or if they will not be made.
+void SimRank::end_holds_of(const RankPlan& plan) {
+  for (const HoldId hold : plan.done_holds) tier_->release({.hold = hold, .from_block = 0});
+  if (plan.live_holds.newest != 0) keep_only(plan.live_holds);
+  pump();
 }
 
 void SimRank::load_next(const std::shared_ptr<Loading>& loading) {
   if (loading->next == loading->plan.loads.size()) return loads_done(loading);
   const RankPlan::Load& load = loading->plan.loads[loading->next];
-  if (const StagingLease page = tier_->find(load.block.hash); page != nullptr) {
+  if (const StagingLease& page = loading->found[loading->next]; page != nullptr) {
     return copy(loading, page);
   }
   if (load.firm) {
@@ -272,12 +308,8 @@ void SimRank::load_directly(const std::shared_ptr<Loading>& loading) {
 }
 
 void SimRank::loads_done(const std::shared_ptr<Loading>& loading) {
-  for (const HoldId hold : loading->plan.done_holds) {
-    tier_->release({.hold = hold, .from_block = 0});
-  }
-  const auto& [live, newest] = loading->plan.live_holds;
-  if (newest != 0) tier_->keep_only(live, newest);
-  pump();
+  loading->found.clear();
+  end_holds_of(loading->plan);
   site_.loop.after(
       site_.loop.some_delay(options_.pass_ticks), process_.in_this_life([this, loading] {
         const RankPlan& plan = loading->plan;

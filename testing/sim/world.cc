@@ -93,6 +93,7 @@ void World::strike_processes() {
   const std::uint32_t rank = pick(engine.ranks());
   if (rank != 0 && faults_.strikes(Fault::kRankCrash)) engine.crash_rank(rank);
   if (faults_.strikes(Fault::kLeaderCrash)) engine.crash_all();
+  if (faults_.strikes(Fault::kLeaderReplaced)) engine.replace_leader();
   if (rank != 0 && faults_.strikes(Fault::kConnectionLost)) engine.lose_connection(rank);
 }
 
