@@ -241,8 +241,8 @@ void SimLeader::check_promise(const Query& query, std::uint32_t blocks) const {
 void SimLeader::send_releases() {
   for (const HoldRelease& release : book_->take_releases()) {
     if (release.from_block == 0 && std::ranges::find(firm_, release.hold) != firm_.end()) {
-      return site_.oracle.violation("hold " + std::to_string(release.hold) +
-                                    " ends although its load is not done");
+      site_.oracle.rule_broken("hold " + std::to_string(release.hold) +
+                               " ends although its load is not done");
     }
     for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
       links_[rank]->to_rank([this, rank, release] { ranks_[rank]->release(release); });

@@ -108,9 +108,9 @@ void SimRank::send_reports() {
   for (const StageProgress& progress : tier_->take_reports()) {
     if (progress.done) {
       if (std::ranges::find(done_reported_, progress.hold) != done_reported_.end()) {
-        return site_.oracle.violation("hold " + std::to_string(progress.hold) +
-                                      " was reported as done twice by rank " +
-                                      std::to_string(options_.rank));
+        return site_.oracle.rule_broken("hold " + std::to_string(progress.hold) +
+                                        " was reported as done twice by rank " +
+                                        std::to_string(options_.rank));
       }
       done_reported_.push_back(progress.hold);
     }
