@@ -21,7 +21,7 @@ enum class Fault : std::uint8_t {
   kStall,            ///< Begins only after its deadline: an abandoned transfer.
   kRequestRepeated,  ///< A put is carried out once more, later.
   kWrongLength,      ///< One answer too few.
-  kBackOff,          ///< A put of one object is refused.
+  kBackOff,          ///< A put or a read of one object is refused.
   kStaleRead,        ///< An object that is said to be there cannot be read.
   kDamagedRead,      ///< A bit of what is read is wrong.
   kMisdirectedRead,  ///< Another object is read.

@@ -182,6 +182,7 @@ void SimLeader::order(const std::shared_ptr<Query>& query, std::size_t count) {
     if (!links_[rank]->connected()) book_->on_rank_lost(rank);
   }
   open_ = query;
+  if (options_.stage_deadline == 0) return close(query, false);
   const Tick left = query->due > site_.loop.now() ? query->due - site_.loop.now() : 1;
   query->deadline = site_.loop.after(left, process_.in_this_life([this, query] {
     if (open_ == query) close(query, true);

@@ -22,7 +22,7 @@ inline constexpr std::uint64_t kPlansPerList = 8;
 struct SimLeaderOptions {
   std::uint32_t keyspace = 0;
   bool staged = true;
-  Tick stage_deadline = 300;
+  Tick stage_deadline = 300;  ///< 0: none.
   Tick hold_for = 3000;
   Tick fetch_budget = 3000;
 };
