@@ -111,6 +111,10 @@ void SimLeader::order_directly(std::vector<NamedBlock> blocks,
 
 void SimLeader::query(std::vector<NamedBlock> blocks, std::function<void(Promise)> answer) {
   const std::shared_ptr<Query> query = begin(std::move(blocks), std::move(answer));
+  if (options_.staged && !all_connected()) {  // Asks no store in vain.
+    site_.coverage.hit(Mark::kPromiseUnavailable);
+    return query->answer({});
+  }
   if (options_.staged) query->resident = ranks_[0]->tier().resident_prefix(query->hashes);
   query->probe_since = site_.loop.steps();
   query->probe.emplace(ProbeOptions{.world_size = site_.shape.ranks,
@@ -120,6 +124,10 @@ void SimLeader::query(std::vector<NamedBlock> blocks, std::function<void(Promise
                                     .max_chunk_blocks = 4},
                        shards_.keys, std::span(query->hashes).subspan(query->resident));
   probe(query);
+}
+
+bool SimLeader::all_connected() const {
+  return std::ranges::all_of(links_, [](const auto& link) { return link->connected(); });
 }
 
 void SimLeader::probe(const std::shared_ptr<Query>& query) {
@@ -164,9 +172,7 @@ void SimLeader::probed(const std::shared_ptr<Query>& query) {
 }
 
 void SimLeader::order(const std::shared_ptr<Query>& query, std::size_t count) {
-  const bool reachable =
-      std::ranges::all_of(links_, [](const auto& link) { return link->connected(); });
-  query->hold = reachable ? book_->begin(static_cast<std::uint32_t>(count)) : 0;
+  query->hold = all_connected() ? book_->begin(static_cast<std::uint32_t>(count)) : 0;
   if (query->hold == 0) return query->answer({});
   query->blocks.resize(count);
   query->hashes.resize(count);

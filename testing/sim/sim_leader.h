@@ -67,6 +67,7 @@ class SimLeader {
   struct Query;
 
   std::shared_ptr<Query> begin(std::vector<NamedBlock> blocks, std::function<void(Promise)> answer);
+  bool all_connected() const;
   void probe(const std::shared_ptr<Query>& query);
   void probed(const std::shared_ptr<Query>& query);
   void order(const std::shared_ptr<Query>& query, std::size_t count);

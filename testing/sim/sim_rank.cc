@@ -22,6 +22,7 @@ void SimRank::crash() {
   newest_heard_ = 0;
   tier_->close();
   fetch_calls_ = 0;
+  loose_running_ = false;
   writers_running_ = 0;
   broken_.clear();
   done_reported_.clear();
@@ -96,9 +97,11 @@ void SimRank::pump() {
   const std::uint64_t evicted = tier_->evictions();
   while (fetch_calls_ < options_.fetch_calls) {
     std::vector<HostTier::Fetch> fetches = tier_->begin_fetches(options_.fetch_batch, now());
-    if (fetches.empty()) fetches = tier_->begin_loose_fetches(options_.fetch_batch, now());
+    const bool is_loose = fetches.empty() && !loose_running_;
+    if (is_loose) fetches = tier_->begin_loose_fetches(options_.fetch_batch, now());
     if (fetches.empty()) break;
-    fetch(std::move(fetches));
+    loose_running_ = loose_running_ || is_loose;
+    fetch(std::move(fetches), is_loose);
   }
   if (tier_->evictions() > evicted) site_.coverage.hit(Mark::kTierEvicted);
   send_reports();
@@ -120,7 +123,7 @@ void SimRank::send_reports() {
   }
 }
 
-void SimRank::fetch(std::vector<HostTier::Fetch> fetches) {
+void SimRank::fetch(std::vector<HostTier::Fetch> fetches, bool is_loose) {
   ++fetch_calls_;
   std::vector<SimStore::Get> items;
   std::vector<StagingLease> leases;
@@ -135,7 +138,8 @@ void SimRank::fetch(std::vector<HostTier::Fetch> fetches) {
   }
   auto shared = std::make_shared<std::vector<HostTier::Fetch>>(std::move(fetches));
   site_.store.get(process_, std::move(items), hold_pages(std::move(leases)),
-                  process_.in_this_life([this, shared](std::vector<GetResult> results) {
+                  process_.in_this_life([this, shared, is_loose](std::vector<GetResult> results) {
+                    if (is_loose) loose_running_ = false;
                     fetched(*shared, std::move(results));
                     shared->clear();
                     pump();
@@ -224,7 +228,6 @@ void SimRank::next_plan() {
   if (plans_.empty()) return;
   const std::shared_ptr<Loading> loading = plans_.front();
   end_holds_of(std::exchange(not_run_, {}));
-  for (const HoldRelease& told : loading->plan.released) release(told);
   if (!loading->plan.runs) {
     not_run_ = loading->plan;
     plans_.pop_front();
@@ -242,6 +245,7 @@ void SimRank::drop_plans() { plans_.resize(std::min<std::size_t>(plans_.size(), 
 /// After the copies of the plan's loads are complete, or if they will not be made.
 void SimRank::end_holds_of(const RankPlan& plan) {
   for (const HoldId hold : plan.done_holds) tier_->release({.hold = hold, .from_block = 0});
+  for (const HoldRelease& told : plan.released) release(told);
   if (plan.live_holds.newest != 0) keep_only(plan.live_holds);
   pump();
 }
@@ -343,19 +347,12 @@ StagingLease SimRank::page_for_save() {
 
 std::optional<ShardWriter::Item> SimRank::snapshot(const RankPlan::Save& save) {
   ShardWriter::Item item{save.block, {}};
-  if (shards_.parts() == 1) {
-    if (const StagingLease page = tier_->find(save.block.hash); page != nullptr) {
-      item.parts.push_back({page->bytes().first(kObjectBytes), page});
-      return item;
-    }
-  }
   for (std::uint32_t part = 0; part < shards_.parts(); ++part) {
     const StagingLease page = page_for_save();
     if (page == nullptr) return std::nullopt;
     const std::span<std::byte> object = page->bytes().first(kObjectBytes);
     std::ranges::copy(std::span(*save.page).subspan(part * kPayloadBytes, kPayloadBytes),
                       object.begin() + kBlockHeaderBytes);
-    seal_block(shards_.describe_part(save.block.hash, part), object);
     item.parts.push_back({object, page});
     if (shards_.parts() == 1) tier_->put(save.block.hash, without_claim(page));
   }
@@ -371,14 +368,27 @@ void SimRank::save(const RankPlan::Save& save) {
 void SimRank::start_writers() {
   while (!saves_.empty() && writers_running_ < options_.writers) {
     ++writers_running_;
-    auto writer =
-        std::make_shared<ShardWriter>(site_, process_, shards_, broken_, std::exchange(saves_, {}));
-    writer->start([this](const ShardWriter::Ending&) {
-      --writers_running_;
-      pump();  // Pages have become free.
-      start_writers();
-    });
+    const auto begin = [this, items = std::exchange(saves_, {})]() mutable {
+      write(std::move(items));
+    };
+    site_.loop.after(site_.loop.some_delay(options_.pass_ticks),
+                     process_.in_this_life(std::move(begin)));
   }
+}
+
+/// What is sealed here may have been served from the tier before: a load reads no header.
+void SimRank::write(std::vector<ShardWriter::Item> items) {
+  for (const ShardWriter::Item& item : items) {
+    for (std::uint32_t part = 0; part < item.parts.size(); ++part) {
+      seal_block(shards_.describe_part(item.block.hash, part), item.parts[part].bytes);
+    }
+  }
+  auto writer = std::make_shared<ShardWriter>(site_, process_, shards_, broken_, std::move(items));
+  writer->start([this](const ShardWriter::Ending&) {
+    --writers_running_;
+    pump();  // Pages have become free.
+    start_writers();
+  });
 }
 
 std::uint64_t SimRank::state() const {

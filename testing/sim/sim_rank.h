@@ -89,7 +89,7 @@ class SimRank {
   void keep_only(const LiveHolds& holds);
   void end_holds_of(const RankPlan& plan);
   void pump();
-  void fetch(std::vector<HostTier::Fetch> fetches);
+  void fetch(std::vector<HostTier::Fetch> fetches, bool is_loose);
   void fetched(const std::vector<HostTier::Fetch>& fetches, std::vector<GetResult> results);
   void refuse(const std::string& key, std::function<void()> then);
   void send_reports();
@@ -103,6 +103,7 @@ class SimRank {
   std::optional<ShardWriter::Item> snapshot(const RankPlan::Save& save);
   StagingLease page_for_save();
   void start_writers();
+  void write(std::vector<ShardWriter::Item> items);
   Instant now() const { return Instant(std::chrono::microseconds(site_.loop.now())); }
 
   Site& site_;
@@ -118,6 +119,7 @@ class SimRank {
   std::uint32_t leader_ = 0;  // Met last.
   HoldId newest_heard_ = 0;   // Of its holds.
   std::uint32_t fetch_calls_ = 0;
+  bool loose_running_ = false;  // One call of them at a time.
   BrokenKeys broken_;
   std::deque<std::shared_ptr<Loading>> plans_;  // The first one is running.
   RankPlan not_run_;                            // Bound; the next one ends its holds.

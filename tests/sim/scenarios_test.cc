@@ -174,7 +174,7 @@ TEST_F(SimStory, ConnectionThatIsDownMeansNoPromise) {
   save_on(warm());
   cold().lose_connection(1);
   cold().submit(kPrompt);
-  run_until(Mark::kProbeAll);
+  run_until(Mark::kPromiseUnavailable);
   EXPECT_EQ(cold().last_promise(), 0u);
   run();
   EXPECT_EQ(ask(cold()), kBlocks);
