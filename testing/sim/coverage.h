@@ -51,6 +51,7 @@ enum class Mark : std::uint8_t {
   kCancelledPlanned,
   kReconnected,
   kHoldDroppedOnReconnect,
+  kHoldOfFormerLeaderEnded,
   kReleaseBeforeOrder,
   kSaveDropped,     ///< No page for a snapshot.
   kRequestAborted,  ///< By a crash.

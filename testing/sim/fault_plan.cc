@@ -11,9 +11,10 @@ constexpr std::array<std::string_view, kFaults> kNames{"request_lost",     "repl
                                                        "eviction",         "damage_at_rest",
                                                        "truncation",       "wipe",
                                                        "outage",           "rank_crash",
-                                                       "leader_crash",     "connection_lost",
-                                                       "message_repeated", "message_late",
-                                                       "plan_lost",        "never_scheduled",
+                                                       "leader_crash",     "leader_replaced",
+                                                       "connection_lost",  "message_repeated",
+                                                       "message_late",     "plan_lost",
+                                                       "plan_not_run",     "never_scheduled",
                                                        "queried_again",    "trimmed",
                                                        "cancelled",        "same_at_once"};
 
@@ -25,9 +26,11 @@ std::uint32_t most(Fault fault) {
     case Fault::kOutage:
     case Fault::kRankCrash:
     case Fault::kLeaderCrash:
+    case Fault::kLeaderReplaced:
       return 60'000;
     case Fault::kConnectionLost:
     case Fault::kPlanLost:
+    case Fault::kPlanNotRun:
       return 150'000;
     default:
       return 400'000;

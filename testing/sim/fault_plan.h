@@ -21,7 +21,7 @@ enum class Fault : std::uint8_t {
   kStall,            ///< Begins only after its deadline: an abandoned transfer.
   kRequestRepeated,  ///< A put is carried out once more, later.
   kWrongLength,      ///< One answer too few.
-  kBackOff,          ///< A put of one object is refused.
+  kBackOff,          ///< A put or a read of one object is refused.
   kStaleRead,        ///< An object that is said to be there cannot be read.
   kDamagedRead,      ///< A bit of what is read is wrong.
   kMisdirectedRead,  ///< Another object is read.
@@ -33,11 +33,13 @@ enum class Fault : std::uint8_t {
   kOutage,        ///< For a while every call fails.
   // Of processes and their connections.
   kRankCrash,
-  kLeaderCrash,
+  kLeaderCrash,     ///< With its whole job.
+  kLeaderReplaced,  ///< The ranks live on: all, or all but that of its process.
   kConnectionLost,  ///< With everything that is under way.
   kMessageRepeated,
   kMessageLate,
-  kPlanLost,  ///< On its way to one rank: the step fails.
+  kPlanLost,    ///< On its way to one rank: the step fails.
+  kPlanNotRun,  ///< A rank gets it, and its pass ends before the loads.
   // What an engine does.
   kNeverScheduled,  ///< A query that nothing follows.
   kQueriedAgain,    ///< A query is repeated before its allocation.

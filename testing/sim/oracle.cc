@@ -25,6 +25,10 @@ std::string described(const Tag& tag) {
 
 }  // namespace
 
+void Oracle::rule_broken(std::string what) {
+  if (rules_ == Rules::kAll) violation(std::move(what));
+}
+
 void Oracle::violation(std::string what) {
   if (violation_.empty()) violation_ = "at tick " + std::to_string(loop_.now()) + ": " + what;
 }

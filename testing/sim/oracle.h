@@ -46,9 +46,18 @@ struct Shape {
   bool needs_ready() const { return by_layer || !atomic_publish; }
 };
 
+/// What counts as a violation.
+enum class Rules : std::uint8_t {
+  kAll,
+  /// Harm: not that a rule is broken which keeps it away. What a bug must come to if somebody who
+  /// does not know the rule is to notice.
+  kHarm,
+};
+
 class Oracle {
  public:
-  Oracle(const EventLoop& loop, const Shape& shape) : loop_(loop), shape_(shape) {}
+  Oracle(const EventLoop& loop, const Shape& shape, Rules rules = Rules::kAll)
+      : loop_(loop), shape_(shape), rules_(rules) {}
 
   // Contents.
   Content content(std::uint32_t keyspace, std::uint32_t salt, std::span<const std::int32_t> prefix);
@@ -73,6 +82,8 @@ class Oracle {
                     std::span<const std::byte> payload, const char* where);
 
   void violation(std::string what);
+  /// A rule is broken that keeps harm away; no harm is done yet.
+  void rule_broken(std::string what);
   const std::string& first_violation() const { return violation_; }
   bool violated() const { return !violation_.empty(); }
 
@@ -97,6 +108,7 @@ class Oracle {
 
   const EventLoop& loop_;
   const Shape shape_;
+  const Rules rules_;
   std::map<std::vector<std::int32_t>, Content> contents_;
   std::map<std::array<std::byte, 33>, Content> by_name_;
   std::vector<std::array<std::byte, 33>> names_;  // By content; empty if the first byte is 0.

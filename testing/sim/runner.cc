@@ -34,9 +34,10 @@ void RunTotals::merge(const RunTotals& other) {
   std::ranges::sort(failures, {}, &Failure::seed);
 }
 
-WorldResult run_seed(std::uint64_t seed, StateCount* states, std::FILE* text) {
+WorldResult run_seed(std::uint64_t seed, StateCount* states, std::FILE* text, Rules rules) {
   SeededChoice choice(mix_bits(seed));
-  const WorldOptions options = WorldOptions::draw(choice);
+  WorldOptions options = WorldOptions::draw(choice);
+  options.rules = rules;
   if (text != nullptr) std::fprintf(text, "%s\n", options.to_string().c_str());
   World world(options, choice, text);
   return world.run([states](std::uint64_t state) {
@@ -55,10 +56,10 @@ struct Shared {
 void run_some(const RunOptions& options, Shared& shared, RunTotals& totals) {
   while (shared.schedules < options.schedules && shared.failures < options.failures_max) {
     const std::uint64_t seed = shared.next_seed++;
-    WorldResult result = run_seed(seed, &totals.states, nullptr);
+    WorldResult result = run_seed(seed, &totals.states, nullptr, options.rules);
     if (result.violation.empty() && options.twice_every != 0 && seed % options.twice_every == 0) {
       ++totals.run_twice;
-      if (run_seed(seed, nullptr, nullptr).digest != result.digest) {
+      if (run_seed(seed, nullptr, nullptr, options.rules).digest != result.digest) {
         result.violation = "two runs of this seed differ";
       }
     }

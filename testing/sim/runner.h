@@ -35,7 +35,8 @@ struct RunTotals {
 };
 
 /// The world of one seed. `text`: as for World; the options come first.
-WorldResult run_seed(std::uint64_t seed, StateCount* states, std::FILE* text);
+WorldResult run_seed(std::uint64_t seed, StateCount* states, std::FILE* text,
+                     Rules rules = Rules::kAll);
 
 struct RunOptions {
   std::uint64_t first = 1;
@@ -45,6 +46,7 @@ struct RunOptions {
   /// One seed in so many is run twice, and must give the same digest.
   std::uint64_t twice_every = 64;
   std::uint64_t failures_max = 1;  ///< Ends early after so many.
+  Rules rules = Rules::kAll;
 };
 
 /// Seeds from `first` on. Returns when there are enough schedules, or failures.

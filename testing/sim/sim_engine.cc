@@ -215,8 +215,11 @@ void SimEngine::send_plans(std::vector<RankPlan> plans, std::vector<std::uint64_
     const Tick arrival =
         std::max(site_.loop.now() + site_.loop.some_delay(options_.plan_latency), last_plan_ + 1);
     last_plan_ = arrival;
+    plans[rank].runs = !site_.faults.strikes(Fault::kPlanNotRun);
     const auto deliver = [this, rank, step, plan = std::move(plans[rank]), life = job_.life(),
+                          leader = leader_->process().life(),
                           lost = site_.faults.strikes(Fault::kPlanLost)]() mutable {
+      if (leader != leader_->process().life()) return;  // It goes with its engine.
       const auto done = [this, step, life](bool loaded) {
         if (life == job_.life()) step_done(step, loaded);
       };
@@ -308,6 +311,31 @@ void SimEngine::crash_all() {
   abort_all();
   leader_->restart();
   for (std::uint32_t rank = 0; rank < ranks(); ++rank) restart_later(rank);
+}
+
+/// The one before has ended in good order, or not; with its process, which is rank 0's, or not.
+void SimEngine::replace_leader() {
+  if (!all_up()) return;
+  site_.journal.note(site_.loop.now(), "engine: another leader");
+  const bool in_order = site_.choice.below(2) == 0;
+  const bool with_process = !in_order && site_.choice.below(2) == 0;
+  if (in_order) {
+    leader_->say_goodbye();
+  } else {
+    leader_->crash();
+  }
+  if (with_process) ranks_[0]->crash();
+  for (const auto& rank : ranks_) rank->drop_plans();
+  abort_all();
+  leader_->restart();
+  links_[0]->lose_for_good();
+  for (std::uint32_t rank = 1; rank < ranks(); ++rank) links_[rank]->lose();
+  if (with_process) {
+    restart_later(0);
+  } else {
+    links_[0]->come_back();
+  }
+  begin_step();
 }
 
 void SimEngine::lose_connection(std::uint32_t rank) {

@@ -48,6 +48,8 @@ class SimEngine {
   void crash_rank(std::uint32_t rank);
   /// The leader's process is rank 0's; the job dies with it.
   void crash_all();
+  /// Another leader takes over the ranks, as they are.
+  void replace_leader();
   void lose_connection(std::uint32_t rank);
   /// Faults have stopped: everything that is down comes back now.
   void recover();

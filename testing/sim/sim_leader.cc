@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace kvc::sim {
+namespace {
+
+/// From one leader's newest hold to the next one's first: the time between them, in the product.
+constexpr HoldId kHoldsBetweenLeaders = 100;
+
+}  // namespace
 
 struct SimLeader::Query {
   std::vector<NamedBlock> blocks;
@@ -51,10 +57,25 @@ void SimLeader::crash() {
   firm_.clear();
 }
 
+void SimLeader::say_goodbye() {
+  firm_.clear();
+  open_ = nullptr;
+  for (const HoldId hold : book_->live()) book_->release(hold, 0);
+  const std::vector<HoldRelease> releases = book_->take_releases();
+  for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (!links_[rank]->connected()) continue;
+    for (const HoldRelease& release : releases) ranks_[rank]->release(release);
+    if (rank != 0) ranks_[rank]->end_holds();
+  }
+  crash();
+}
+
 void SimLeader::restart() {
+  const HoldId before = book_ == nullptr ? 0 : book_->newest() + kHoldsBetweenLeaders;
   book_ = std::make_unique<PromiseBook>(
       PromiseBookOptions{.ranks = static_cast<std::uint32_t>(ranks_.size()),
                          .max_holds = 64,
+                         .newest_before = before,
                          .hold_for = std::chrono::microseconds(options_.hold_for),
                          .plans_per_list = kPlansPerList});
   process_.restart();
@@ -62,8 +83,9 @@ void SimLeader::restart() {
 
 void SimLeader::connected(std::uint32_t rank) {
   if (!process_.up()) return;
-  links_[rank]->to_rank([this, rank, live = book_->live(), newest = book_->newest()] {
-    ranks_[rank]->keep_only(live, newest);
+  links_[rank]->to_rank([this, rank, leader = process_.life(),
+                         holds = LiveHolds{.live = book_->live(), .newest = book_->newest()}] {
+    ranks_[rank]->welcome(leader, holds);
   });
 }
 
@@ -89,6 +111,10 @@ void SimLeader::order_directly(std::vector<NamedBlock> blocks,
 
 void SimLeader::query(std::vector<NamedBlock> blocks, std::function<void(Promise)> answer) {
   const std::shared_ptr<Query> query = begin(std::move(blocks), std::move(answer));
+  if (options_.staged && !all_connected()) {  // Asks no store in vain.
+    site_.coverage.hit(Mark::kPromiseUnavailable);
+    return query->answer({});
+  }
   if (options_.staged) query->resident = ranks_[0]->tier().resident_prefix(query->hashes);
   query->probe_since = site_.loop.steps();
   query->probe.emplace(ProbeOptions{.world_size = site_.shape.ranks,
@@ -98,6 +124,10 @@ void SimLeader::query(std::vector<NamedBlock> blocks, std::function<void(Promise
                                     .max_chunk_blocks = 4},
                        shards_.keys, std::span(query->hashes).subspan(query->resident));
   probe(query);
+}
+
+bool SimLeader::all_connected() const {
+  return std::ranges::all_of(links_, [](const auto& link) { return link->connected(); });
 }
 
 void SimLeader::probe(const std::shared_ptr<Query>& query) {
@@ -142,9 +172,7 @@ void SimLeader::probed(const std::shared_ptr<Query>& query) {
 }
 
 void SimLeader::order(const std::shared_ptr<Query>& query, std::size_t count) {
-  const bool reachable =
-      std::ranges::all_of(links_, [](const auto& link) { return link->connected(); });
-  query->hold = reachable ? book_->begin(static_cast<std::uint32_t>(count)) : 0;
+  query->hold = all_connected() ? book_->begin(static_cast<std::uint32_t>(count)) : 0;
   if (query->hold == 0) return query->answer({});
   query->blocks.resize(count);
   query->hashes.resize(count);
@@ -160,6 +188,7 @@ void SimLeader::order(const std::shared_ptr<Query>& query, std::size_t count) {
     if (!links_[rank]->connected()) book_->on_rank_lost(rank);
   }
   open_ = query;
+  if (options_.stage_deadline == 0) return close(query, false);
   const Tick left = query->due > site_.loop.now() ? query->due - site_.loop.now() : 1;
   query->deadline = site_.loop.after(left, process_.in_this_life([this, query] {
     if (open_ == query) close(query, true);
@@ -219,8 +248,8 @@ void SimLeader::check_promise(const Query& query, std::uint32_t blocks) const {
 void SimLeader::send_releases() {
   for (const HoldRelease& release : book_->take_releases()) {
     if (release.from_block == 0 && std::ranges::find(firm_, release.hold) != firm_.end()) {
-      return site_.oracle.violation("hold " + std::to_string(release.hold) +
-                                    " ends although its load is not done");
+      site_.oracle.rule_broken("hold " + std::to_string(release.hold) +
+                               " ends although its load is not done");
     }
     for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
       links_[rank]->to_rank([this, rank, release] { ranks_[rank]->release(release); });

@@ -22,7 +22,7 @@ inline constexpr std::uint64_t kPlansPerList = 8;
 struct SimLeaderOptions {
   std::uint32_t keyspace = 0;
   bool staged = true;
-  Tick stage_deadline = 300;
+  Tick stage_deadline = 300;  ///< 0: none.
   Tick hold_for = 3000;
   Tick fetch_budget = 3000;
 };
@@ -41,6 +41,9 @@ class SimLeader {
 
   Process& process() { return process_; }
   void crash();
+  /// Says on the ranks' side that it ends, and ends. Their connections are the caller's.
+  void say_goodbye();
+  /// As another leader, whose holds come after those of all before.
   void restart();
 
   /// How many leading blocks may be promised. Not answered if the leader dies.
@@ -64,6 +67,7 @@ class SimLeader {
   struct Query;
 
   std::shared_ptr<Query> begin(std::vector<NamedBlock> blocks, std::function<void(Promise)> answer);
+  bool all_connected() const;
   void probe(const std::shared_ptr<Query>& query);
   void probed(const std::shared_ptr<Query>& query);
   void order(const std::shared_ptr<Query>& query, std::size_t count);

@@ -18,8 +18,11 @@ void SimRank::crash() {
   process_.crash();
   saves_.clear();
   plans_.clear();
+  not_run_ = {};
+  newest_heard_ = 0;
   tier_->close();
   fetch_calls_ = 0;
+  loose_running_ = false;
   writers_running_ = 0;
   broken_.clear();
   done_reported_.clear();
@@ -54,6 +57,7 @@ void SimRank::stage(const StageOrder& order, Tick budget) {
     if (tier_->contains(block)) site_.coverage.hit(Mark::kServedFromTier);
   }
   ordered_.push_back(order.hold);
+  newest_heard_ = std::max(newest_heard_, order.hold);
   const std::size_t flying = tier_->in_flight();
   tier_->stage(order, now() + std::chrono::microseconds(budget));
   if (flying > 0) site_.coverage.hit(Mark::kJoinedFlight);
@@ -68,21 +72,36 @@ void SimRank::release(const HoldRelease& release) {
   pump();
 }
 
-void SimRank::keep_only(const std::vector<HoldId>& live, HoldId newest) {
+void SimRank::keep_only(const LiveHolds& holds) {
+  tier_->keep_only(holds.live, holds.newest);
+  pump();
+}
+
+void SimRank::welcome(std::uint32_t leader, const LiveHolds& holds) {
+  if (!process_.up()) return;
+  if (std::exchange(leader_, leader) != leader) end_holds();
+  newest_heard_ = std::max(newest_heard_, holds.newest);
+  const std::size_t before = tier_->holds();
+  keep_only(holds);
+  if (tier_->holds() < before) site_.coverage.hit(Mark::kHoldDroppedOnReconnect);
+}
+
+void SimRank::end_holds() {
   if (!process_.up()) return;
   const std::size_t before = tier_->holds();
-  tier_->keep_only(live, newest);
-  if (tier_->holds() < before) site_.coverage.hit(Mark::kHoldDroppedOnReconnect);
-  pump();
+  keep_only({.live = {}, .newest = std::exchange(newest_heard_, 0)});
+  if (tier_->holds() < before) site_.coverage.hit(Mark::kHoldOfFormerLeaderEnded);
 }
 
 void SimRank::pump() {
   const std::uint64_t evicted = tier_->evictions();
   while (fetch_calls_ < options_.fetch_calls) {
     std::vector<HostTier::Fetch> fetches = tier_->begin_fetches(options_.fetch_batch, now());
-    if (fetches.empty()) fetches = tier_->begin_loose_fetches(options_.fetch_batch, now());
+    const bool is_loose = fetches.empty() && !loose_running_;
+    if (is_loose) fetches = tier_->begin_loose_fetches(options_.fetch_batch, now());
     if (fetches.empty()) break;
-    fetch(std::move(fetches));
+    loose_running_ = loose_running_ || is_loose;
+    fetch(std::move(fetches), is_loose);
   }
   if (tier_->evictions() > evicted) site_.coverage.hit(Mark::kTierEvicted);
   send_reports();
@@ -92,9 +111,9 @@ void SimRank::send_reports() {
   for (const StageProgress& progress : tier_->take_reports()) {
     if (progress.done) {
       if (std::ranges::find(done_reported_, progress.hold) != done_reported_.end()) {
-        return site_.oracle.violation("hold " + std::to_string(progress.hold) +
-                                      " was reported as done twice by rank " +
-                                      std::to_string(options_.rank));
+        return site_.oracle.rule_broken("hold " + std::to_string(progress.hold) +
+                                        " was reported as done twice by rank " +
+                                        std::to_string(options_.rank));
       }
       done_reported_.push_back(progress.hold);
     }
@@ -104,7 +123,7 @@ void SimRank::send_reports() {
   }
 }
 
-void SimRank::fetch(std::vector<HostTier::Fetch> fetches) {
+void SimRank::fetch(std::vector<HostTier::Fetch> fetches, bool is_loose) {
   ++fetch_calls_;
   std::vector<SimStore::Get> items;
   std::vector<StagingLease> leases;
@@ -119,7 +138,8 @@ void SimRank::fetch(std::vector<HostTier::Fetch> fetches) {
   }
   auto shared = std::make_shared<std::vector<HostTier::Fetch>>(std::move(fetches));
   site_.store.get(process_, std::move(items), hold_pages(std::move(leases)),
-                  process_.in_this_life([this, shared](std::vector<GetResult> results) {
+                  process_.in_this_life([this, shared, is_loose](std::vector<GetResult> results) {
+                    if (is_loose) loose_running_ = false;
                     fetched(*shared, std::move(results));
                     shared->clear();
                     pump();
@@ -189,6 +209,7 @@ void SimRank::refuse(const std::string& key, std::function<void()> then) {
 struct SimRank::Loading {
   RankPlan plan;
   std::function<void(bool)> done;
+  std::vector<StagingLease> found;  // By load; null: not in the tier.
   std::size_t next = 0;
   std::uint32_t part = 0;
   bool all_right = true;
@@ -206,14 +227,33 @@ void SimRank::run_plan(RankPlan plan, std::function<void(bool)> done) {
 void SimRank::next_plan() {
   if (plans_.empty()) return;
   const std::shared_ptr<Loading> loading = plans_.front();
-  for (const HoldRelease& told : loading->plan.released) release(told);
+  end_holds_of(std::exchange(not_run_, {}));
+  if (!loading->plan.runs) {
+    not_run_ = loading->plan;
+    plans_.pop_front();
+    loading->done(false);
+    return next_plan();
+  }
+  for (const RankPlan::Load& load : loading->plan.loads) {
+    loading->found.push_back(tier_->find(load.block.hash));
+  }
   load_next(loading);
+}
+
+void SimRank::drop_plans() { plans_.resize(std::min<std::size_t>(plans_.size(), 1)); }
+
+/// After the copies of the plan's loads are complete, or if they will not be made.
+void SimRank::end_holds_of(const RankPlan& plan) {
+  for (const HoldId hold : plan.done_holds) tier_->release({.hold = hold, .from_block = 0});
+  for (const HoldRelease& told : plan.released) release(told);
+  if (plan.live_holds.newest != 0) keep_only(plan.live_holds);
+  pump();
 }
 
 void SimRank::load_next(const std::shared_ptr<Loading>& loading) {
   if (loading->next == loading->plan.loads.size()) return loads_done(loading);
   const RankPlan::Load& load = loading->plan.loads[loading->next];
-  if (const StagingLease page = tier_->find(load.block.hash); page != nullptr) {
+  if (const StagingLease& page = loading->found[loading->next]; page != nullptr) {
     return copy(loading, page);
   }
   if (load.firm) {
@@ -272,12 +312,8 @@ void SimRank::load_directly(const std::shared_ptr<Loading>& loading) {
 }
 
 void SimRank::loads_done(const std::shared_ptr<Loading>& loading) {
-  for (const HoldId hold : loading->plan.done_holds) {
-    tier_->release({.hold = hold, .from_block = 0});
-  }
-  const auto& [live, newest] = loading->plan.live_holds;
-  if (newest != 0) tier_->keep_only(live, newest);
-  pump();
+  loading->found.clear();
+  end_holds_of(loading->plan);
   site_.loop.after(
       site_.loop.some_delay(options_.pass_ticks), process_.in_this_life([this, loading] {
         const RankPlan& plan = loading->plan;
@@ -311,19 +347,12 @@ StagingLease SimRank::page_for_save() {
 
 std::optional<ShardWriter::Item> SimRank::snapshot(const RankPlan::Save& save) {
   ShardWriter::Item item{save.block, {}};
-  if (shards_.parts() == 1) {
-    if (const StagingLease page = tier_->find(save.block.hash); page != nullptr) {
-      item.parts.push_back({page->bytes().first(kObjectBytes), page});
-      return item;
-    }
-  }
   for (std::uint32_t part = 0; part < shards_.parts(); ++part) {
     const StagingLease page = page_for_save();
     if (page == nullptr) return std::nullopt;
     const std::span<std::byte> object = page->bytes().first(kObjectBytes);
     std::ranges::copy(std::span(*save.page).subspan(part * kPayloadBytes, kPayloadBytes),
                       object.begin() + kBlockHeaderBytes);
-    seal_block(shards_.describe_part(save.block.hash, part), object);
     item.parts.push_back({object, page});
     if (shards_.parts() == 1) tier_->put(save.block.hash, without_claim(page));
   }
@@ -339,14 +368,27 @@ void SimRank::save(const RankPlan::Save& save) {
 void SimRank::start_writers() {
   while (!saves_.empty() && writers_running_ < options_.writers) {
     ++writers_running_;
-    auto writer =
-        std::make_shared<ShardWriter>(site_, process_, shards_, broken_, std::exchange(saves_, {}));
-    writer->start([this](const ShardWriter::Ending&) {
-      --writers_running_;
-      pump();  // Pages have become free.
-      start_writers();
-    });
+    const auto begin = [this, items = std::exchange(saves_, {})]() mutable {
+      write(std::move(items));
+    };
+    site_.loop.after(site_.loop.some_delay(options_.pass_ticks),
+                     process_.in_this_life(std::move(begin)));
   }
+}
+
+/// What is sealed here may have been served from the tier before: a load reads no header.
+void SimRank::write(std::vector<ShardWriter::Item> items) {
+  for (const ShardWriter::Item& item : items) {
+    for (std::uint32_t part = 0; part < item.parts.size(); ++part) {
+      seal_block(shards_.describe_part(item.block.hash, part), item.parts[part].bytes);
+    }
+  }
+  auto writer = std::make_shared<ShardWriter>(site_, process_, shards_, broken_, std::move(items));
+  writer->start([this](const ShardWriter::Ending&) {
+    --writers_running_;
+    pump();  // Pages have become free.
+    start_writers();
+  });
 }
 
 std::uint64_t SimRank::state() const {

@@ -43,6 +43,7 @@ struct RankPlan {
     NamedBlock block;
     const KvPage* page = nullptr;
   };
+  bool runs = true;  ///< Else its pass ends before it asks for the loads.
   std::vector<HoldRelease> released;
   std::vector<HoldId> done_holds;
   LiveHolds live_holds;
@@ -65,11 +66,16 @@ class SimRank {
   void set_report(Report report) { report_ = std::move(report); }
   void stage(const StageOrder& order, Tick budget);
   void release(const HoldRelease& release);
-  void keep_only(const std::vector<HoldId>& live, HoldId newest);
+  /// The connection is there (again), with this one of the engine's leaders.
+  void welcome(std::uint32_t leader, const LiveHolds& holds);
+  /// The leader has said that it ends.
+  void end_holds();
 
   /// Answers whether every load of the plan is in place; not at all if the rank dies. Plans run one
   /// after the other.
   void run_plan(RankPlan plan, std::function<void(bool loaded)> done);
+  /// Nobody runs what has not begun.
+  void drop_plans();
 
   const HostTier& tier() const { return *tier_; }
   std::size_t pages_lent() const { return pages_->lent(); }
@@ -80,8 +86,10 @@ class SimRank {
  private:
   struct Loading;
 
+  void keep_only(const LiveHolds& holds);
+  void end_holds_of(const RankPlan& plan);
   void pump();
-  void fetch(std::vector<HostTier::Fetch> fetches);
+  void fetch(std::vector<HostTier::Fetch> fetches, bool is_loose);
   void fetched(const std::vector<HostTier::Fetch>& fetches, std::vector<GetResult> results);
   void refuse(const std::string& key, std::function<void()> then);
   void send_reports();
@@ -95,6 +103,7 @@ class SimRank {
   std::optional<ShardWriter::Item> snapshot(const RankPlan::Save& save);
   StagingLease page_for_save();
   void start_writers();
+  void write(std::vector<ShardWriter::Item> items);
   Instant now() const { return Instant(std::chrono::microseconds(site_.loop.now())); }
 
   Site& site_;
@@ -107,9 +116,13 @@ class SimRank {
   std::vector<std::pair<BlockHash, Content>> contents_;  // Of what was ordered or saved here.
   std::vector<HoldId> ordered_;
   std::vector<HoldId> done_reported_;
+  std::uint32_t leader_ = 0;  // Met last.
+  HoldId newest_heard_ = 0;   // Of its holds.
   std::uint32_t fetch_calls_ = 0;
+  bool loose_running_ = false;  // One call of them at a time.
   BrokenKeys broken_;
   std::deque<std::shared_ptr<Loading>> plans_;  // The first one is running.
+  RankPlan not_run_;                            // Bound; the next one ends its holds.
   std::vector<ShardWriter::Item> saves_;
   std::uint32_t writers_running_ = 0;
 

@@ -54,7 +54,16 @@ void SimStore::begin(CallPtr<Answer> call, Tick delay) {
     return;
   }
   if (timed) loop_.after(options_.deadline, give_up);
-  if (timed && faults_.strikes(Fault::kStall)) delay += options_.deadline * (1 + choice_.below(4));
+  if (faults_.strikes(Fault::kStall)) {
+    if (!timed) {
+      loop_.after(0, [this, call, give_up] {
+        loop_.after(0, [this, call] { carry_on(call); });
+        give_up();
+      });
+      return;
+    }
+    delay += options_.deadline * (1 + choice_.below(4));
+  }
   loop_.after(delay, [this, call] { carry_on(call); });
 }
 
@@ -261,16 +270,26 @@ void SimStore::get(Process& caller, std::vector<Get> items, BufferHold hold,
 GetResult SimStore::read(const Get& item) {
   const Object* object = find(item.key);
   if (object == nullptr) return {Reaction::kMiss, 0};
+  if (faults_.strikes(Fault::kBackOff)) return {Reaction::kBackOff, 0};
   if (faults_.strikes(Fault::kStaleRead)) return {Reaction::kStale, 0};
   if (faults_.strikes(Fault::kMisdirectedRead)) object = other_object(item.key);
   journal_.note(loop_.now(), "store: get", object->tag.content, object->tag.rank, object->visible);
   if (object->visible > item.into.size()) return {Reaction::kCallerBug, 0};
   std::copy_n(object->bytes.begin(), object->visible, item.into.begin());
   if (object->visible > 0 && faults_.strikes(Fault::kDamagedRead)) {
-    const std::size_t at = choice_.below(static_cast<std::uint32_t>(object->visible));
-    item.into[at] ^= static_cast<std::byte>(1u << choice_.below(8));
+    damage_read(item.into.first(object->visible));
   }
   return {Reaction::kOk, object->visible};
+}
+
+/// In worlds that are tried in full: the first byte, or the last one.
+void SimStore::damage_read(std::span<std::byte> bytes) {
+  if (loop_.order() == EventOrder::kAny) {
+    bytes[choice_.below(2) == 0 ? 0 : bytes.size() - 1] ^= std::byte{1};
+    return;
+  }
+  const std::size_t at = choice_.below(static_cast<std::uint32_t>(bytes.size()));
+  bytes[at] ^= static_cast<std::byte>(1u << choice_.below(8));
 }
 
 SimStore::Object* SimStore::find(const std::string& key) {

@@ -130,6 +130,7 @@ class SimStore {
   bool complete(const Put& item, std::uint64_t began);
   void repeat(const std::vector<Put>& items);
   GetResult read(const Get& item);
+  void damage_read(std::span<std::byte> bytes);
 
   Object* find(const std::string& key);
   Object* find(const Tag& tag);

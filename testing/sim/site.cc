@@ -46,6 +46,7 @@ constexpr std::array<std::string_view, kMarks> kNames{"committed",
                                                       "cancelled planned",
                                                       "reconnected",
                                                       "hold dropped on reconnect",
+                                                      "hold of a former leader ended",
                                                       "release before order",
                                                       "save dropped",
                                                       "request aborted"};

@@ -26,7 +26,7 @@ World::World(const WorldOptions& options, Choice& choice, std::FILE* text)
       loop_(choice, EventOrder::kByTime),
       journal_(text),
       faults_(options.faults, choice, options.fault_budget, false),
-      oracle_(loop_, options.shape),
+      oracle_(loop_, options.shape, options.rules),
       store_(loop_, choice, faults_, oracle_, journal_, options.store,
              options.shape.atomic_publish),
       site_(site_of(loop_, choice, faults_, oracle_, journal_, coverage_, store_, options.shape)) {
@@ -93,6 +93,7 @@ void World::strike_processes() {
   const std::uint32_t rank = pick(engine.ranks());
   if (rank != 0 && faults_.strikes(Fault::kRankCrash)) engine.crash_rank(rank);
   if (faults_.strikes(Fault::kLeaderCrash)) engine.crash_all();
+  if (faults_.strikes(Fault::kLeaderReplaced)) engine.replace_leader();
   if (rank != 0 && faults_.strikes(Fault::kConnectionLost)) engine.lose_connection(rank);
 }
 
@@ -256,8 +257,8 @@ WorldOptions WorldOptions::draw(Choice& choice) {
   options.shape.parts = options.shape.by_layer ? kMaxParts : 1;
   options.engines = one_in(3) ? 2 : 1;
   options.one_keyspace = options.engines == 1 || !one_in(2);
-  options.requests = from(2, 10);
-  options.prompts = from(1, 4);
+  options.requests = one_in(4) ? from(8, 20) : from(2, 10);
+  options.prompts = one_in(4) ? from(4, 8) : from(1, 4);
   options.salts = one_in(3) ? 2 : 1;
   options.blocks = from(1, 3);
   options.store.tells_existing = !one_in(3);
@@ -273,7 +274,7 @@ WorldOptions WorldOptions::draw(Choice& choice) {
   options.engine.rank.copy_ticks = one_in(3) ? from(20, 100) : from(1, 8);
   options.engine.rank.pass_ticks = from(1, 60);
   options.engine.leader.stage_deadline = from(60, 500);
-  options.engine.leader.hold_for = one_in(3) ? from(30, 200) : from(100, 2000);
+  options.engine.leader.hold_for = one_in(3) ? from(5, 120) : from(100, 2000);
   options.engine.leader.fetch_budget = from(300, 3000);
   // Few pages: eviction, and no room at times. A prompt and a save fit in any case.
   options.engine.rank.staging_pages =
@@ -284,7 +285,8 @@ WorldOptions WorldOptions::draw(Choice& choice) {
   options.engine.rank.fetch_batch = from(1, 3);
   options.engine.rank.fetch_calls = from(1, 2);
   options.engine.rank.writers = from(1, 2);
-  options.horizon = from(300, 4000);
+  // At times all requests come at once: then one waits long between its allocation and the plan.
+  options.horizon = one_in(4) ? from(50, 400) : from(300, 4000);
   options.nemesis_every = from(20, 300);
   options.fault_budget = one_in(4) ? from(1, 3) : from(4, 60);
   options.faults = FaultPlan::draw(choice);

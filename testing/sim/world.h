@@ -29,6 +29,7 @@ struct WorldOptions {
   Tick nemesis_every = 150;
   std::uint32_t fault_budget = 60;
   FaultPlan faults;
+  Rules rules = Rules::kAll;  ///< No seed decides it.
 
   static WorldOptions draw(Choice& choice);
   std::string to_string() const;

@@ -142,6 +142,23 @@ TEST_F(SimStory, LeaderThatDiesBetweenPromiseAndLoad) {
   }
 }
 
+TEST_F(SimStory, LeaderThatIsReplacedBetweenPromiseAndLoad) {
+  save_on(warm());
+  for (int time = 0; time < 6; ++time) {  // Each of the ways in which a leader may end.
+    cold().submit(kPrompt);
+    run_until(Mark::kPromiseFull);
+    cold().replace_leader();
+    run();
+    EXPECT_TRUE(cold().idle()) << "the request begins anew with the next leader";
+    cold().empty_step();
+    run();
+    for (std::uint32_t rank = 0; rank < cold().ranks(); ++rank) {
+      EXPECT_EQ(cold().rank(rank).tier().holds(), 0u) << "rank " << rank;
+    }
+    EXPECT_EQ(ask(cold()), kBlocks) << "the next leader's holds are not taken for those before";
+  }
+}
+
 TEST_F(SimStory, ConnectionThatIsLostAfterThePromiseKeepsIt) {
   save_on(warm());
   cold().submit(kPrompt);
@@ -157,7 +174,7 @@ TEST_F(SimStory, ConnectionThatIsDownMeansNoPromise) {
   save_on(warm());
   cold().lose_connection(1);
   cold().submit(kPrompt);
-  run_until(Mark::kProbeAll);
+  run_until(Mark::kPromiseUnavailable);
   EXPECT_EQ(cold().last_promise(), 0u);
   run();
   EXPECT_EQ(ask(cold()), kBlocks);

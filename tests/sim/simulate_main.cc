@@ -73,8 +73,14 @@ bool parse(int count, char** words, Arguments* arguments) {
   return count % 2 == 1;
 }
 
-int replay(std::uint64_t seed) {
-  const WorldResult result = run_seed(seed, nullptr, stdout);
+/// A bug must be noticed by the harm that it does. A report that is sent twice does none but that
+/// of its bytes: there is only the rule that it breaks.
+Rules rules_for(std::string_view bug) {
+  return bug.empty() || bug == "report_twice" ? Rules::kAll : Rules::kHarm;
+}
+
+int replay(std::uint64_t seed, Rules rules) {
+  const WorldResult result = run_seed(seed, nullptr, stdout, rules);
   std::printf("seed %llu: %llu events, digest %016llx\n", static_cast<unsigned long long>(seed),
               static_cast<unsigned long long>(result.events),
               static_cast<unsigned long long>(result.digest));
@@ -106,7 +112,9 @@ int hunt(const Arguments& arguments) {
   std::uint64_t longest = 0;
   for (const std::string_view bug : planted_bugs()) {
     plant(bug);
-    const RunTotals totals = run_seeds(arguments.run);
+    RunOptions options = arguments.run;
+    options.rules = rules_for(bug);
+    const RunTotals totals = run_seeds(options);
     const bool caught = !totals.failures.empty();
     missed += caught ? 0 : 1;
     longest = std::max(longest, totals.seeds);
@@ -143,7 +151,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s has no bugs in reach: use kvc_simulate_planted\n", argv[0]);
     return 2;
   }
+  arguments.run.rules = kvc::sim::rules_for(arguments.planted);
   if (arguments.hunt) return kvc::sim::hunt(arguments);
-  if (arguments.replay) return kvc::sim::replay(arguments.run.first);
+  if (arguments.replay) return kvc::sim::replay(arguments.run.first, arguments.run.rules);
   return kvc::sim::run(arguments, argv[0]);
 }
