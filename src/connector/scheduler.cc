@@ -65,12 +65,14 @@ void Scheduler::Impl::forget(RequestId id) {
 }
 
 bool Scheduler::Impl::allocated(RequestId id, std::span<const SlotIndex> slots) {
+  const Instant now = clock->now();
   const MutexLock lock(mutex);
+  step_time.heard(now);
   TrackedRequest* request = tracker.find(id);
   if (request == nullptr) return false;
   // Once per request, whatever became of its lookups.
   if (replication.enabled() && !request->has_pages()) {
-    replication.requested(request->blocks(), clock->now());
+    replication.requested(request->blocks(), now);
   }
   // Room first: once loads are owed, nothing may keep them from the next plan.
   const bool owed_before = request->owes_loads();

@@ -17,10 +17,6 @@ namespace {
 /// rest is left for the load.
 constexpr int kLeaseShare = 4;
 
-/// Lookups of one step follow each other at once. After such a pause another step has begun, even
-/// if no plan was asked for in between.
-constexpr Duration kStepPause = std::chrono::milliseconds(100);
-
 /// Of a step's time for lookups, for what rank 0 has in memory alone: when a store that hangs has
 /// used up the rest, it is still asked of the other ranks, which takes them a message each.
 constexpr Duration kResidentTime = std::chrono::milliseconds(50);
@@ -79,14 +75,49 @@ PrefixEnd end_of(StageEnd end) {
   return PrefixEnd::kUnavailable;
 }
 
+/// However a function ends.
+template <typename Action>
+class AtEnd {
+ public:
+  explicit AtEnd(Action action) : action_(std::move(action)) {}
+  ~AtEnd() { action_(); }
+  AtEnd(const AtEnd&) = delete;
+  AtEnd& operator=(const AtEnd&) = delete;
+
+ private:
+  Action action_;
+};
+
 }  // namespace
 
 Result<Offer> Scheduler::Impl::query(RequestId id, const RequestContent& content,
                                      std::size_t computed_tokens) {
-  {
-    const MutexLock lock(mutex);
-    ++stats.queries;
-  }
+  query_began();
+  const AtEnd end([this] { query_ended(); });
+  return answer(id, content, computed_tokens);
+}
+
+void Scheduler::Impl::query_began() {
+  const Instant now = clock->now();
+  const MutexLock lock(mutex);
+  ++stats.queries;
+  if (step_time.query_began(now)) step_promised = 0;
+}
+
+void Scheduler::Impl::query_ended() {
+  const Instant now = clock->now();
+  const MutexLock lock(mutex);
+  step_time.query_ended(now);
+}
+
+void Scheduler::Impl::waited_since(Instant asked_at) {
+  const Duration waited = clock->now() - asked_at;
+  const MutexLock lock(mutex);
+  step_time.spend(waited);
+}
+
+Result<Offer> Scheduler::Impl::answer(RequestId id, const RequestContent& content,
+                                      std::size_t computed_tokens) {
   if (content.prompt_tokens > content.tokens.size()) {
     forget(id);
     return invalid("request " + std::to_string(id) + " has a prompt of " +
@@ -147,23 +178,21 @@ Promise Scheduler::Impl::look_up(const BlockChain& chain, const TrackedRequest::
     stage(blocks, {asked_at}, decision);
     return {};
   }
-  const LookupTime time = lookup_time(asked_at);
-  probe(blocks, time.fetches, decision);
-  decide(decision, asked_at);
-  HoldId hold = 0;
-  if (leader != nullptr) {
-    const bool fetches = decision->offered > decision->resident;
-    hold =
-        stage(blocks.first(decision->offered), fetches ? time.fetches : time.residents, decision);
-  } else {
-    decision->cut(load_room(), PrefixEnd::kOverBudget);
-  }
-  const Instant answered_at = clock->now();
-  const MutexLock lock(mutex);
-  step_lookup_time += answered_at - asked_at;
-  // One without time asks nothing, and must not put off the next step.
-  if (time.fetches.at > asked_at) last_lookup = answered_at;
+  const AtEnd end_of_wait([this, asked_at] { waited_since(asked_at); });
+  const HoldId hold = ask(blocks, asked_at, decision);
   return {.blocks = {first, first + decision->offered}, .probed_at = asked_at, .hold = hold};
+}
+
+HoldId Scheduler::Impl::ask(std::span<const BlockHash> blocks, Instant now, Decision* decision) {
+  const LookupTime time = lookup_time(now);
+  probe(blocks, time.fetches, decision);
+  decide(decision, now);
+  if (leader == nullptr) {
+    decision->cut(load_room(), PrefixEnd::kOverBudget);
+    return 0;
+  }
+  const bool fetches = decision->offered > decision->resident;
+  return stage(blocks.first(decision->offered), fetches ? time.fetches : time.residents, decision);
 }
 
 ProbeOptions Scheduler::Impl::probing() const {
@@ -239,11 +268,8 @@ Scheduler::Impl::LookupTime Scheduler::Impl::lookup_time(Instant now) {
   const Duration kept =
       leader == nullptr ? Duration::zero() : std::min(kResidentTime, all / kResidentShare);
   const MutexLock lock(mutex);
-  if (now - last_lookup >= kStepPause) begin_step();
-  const auto left = [spent = step_lookup_time](Duration of) {
-    return std::max(of - spent, Duration::zero());
-  };
-  return {.fetches = {now + left(all - kept)}, .residents = {now + left(all)}};
+  return {.fetches = {now + step_time.left(all - kept)},
+          .residents = {now + step_time.left(all)}};
 }
 
 std::size_t Scheduler::Impl::load_room() {
@@ -252,7 +278,7 @@ std::size_t Scheduler::Impl::load_room() {
 }
 
 void Scheduler::Impl::begin_step() {
-  step_lookup_time = Duration::zero();
+  step_time.begin(clock->now());
   step_promised = 0;
 }
 

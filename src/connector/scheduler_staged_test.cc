@@ -165,6 +165,39 @@ TEST(SchedulerStaged, QueriesOfAStepShareOneBudget) {
   EXPECT_EQ(stats.lookups_failed, 0u) << "the store has done nothing wrong";
 }
 
+/// 32 prompts of 40 blocks, all stored, and what they wait for in one step that has them all.
+/// `resident`: leading blocks that rank 0 has; rank 1 has none and its store hangs.
+Duration longest_step(StagedWorld& world, std::size_t resident) {
+  constexpr int kPrompts = 32;
+  constexpr Duration kNaming = std::chrono::milliseconds(8);  // Of each, before it waits at all.
+  world.resident = resident;
+  Duration longest{0};
+  for (int step = 0; step < 2; ++step) {
+    const Instant begin = world.clock->now();
+    for (Token id = 0; id < kPrompts; ++id) {
+      world.clock->advance(kNaming);
+      const std::vector<Token> tokens = make_tokens(40 * kBlockTokens + 1, id * 1000);
+      EXPECT_EQ(world.query(static_cast<RequestId>(id), tokens).blocks, 0u);
+    }
+    longest = std::max(longest, world.clock->now() - begin - kPrompts * kNaming);
+    world.plan();
+  }
+  return longest;
+}
+
+TEST(SchedulerStaged, ManyLongPromptsWaitForOneBudgetWhateverTheStoreDoes) {
+  for (const std::size_t resident : {0u, 20u, 40u}) {
+    StagedWorld world;
+    for (Token id = 0; id < 32; ++id) (void)world.stored_prompt(40, id * 1000);
+    world.stage.works_on(1, 0, Duration::zero());
+    world.clock->set_tick(std::chrono::microseconds(200));  // While anything is waited for.
+    EXPECT_LE(longest_step(world, resident),
+              world.options.lookup_deadline + std::chrono::milliseconds(150))
+        << resident;
+    EXPECT_GT(world.stage.orders(), 0u);
+  }
+}
+
 TEST(SchedulerStaged, WhatIsResidentIsPromisedAlsoOnceTheBudgetForFetchesIsSpent) {
   StagedWorld world;
   const Duration budget = world.options.lookup_deadline;
