@@ -59,6 +59,7 @@ struct Scheduler::Impl {
   struct LookupTime {
     Deadline fetches;    ///< For what has to be asked of the store.
     Deadline residents;  ///< For orders of what rank 0 has in memory; later than `fetches`.
+    Duration each{0};    ///< What one such order may take of it.
   };
 
   Result<Offer> query(RequestId id, const RequestContent& content, std::size_t computed_tokens)

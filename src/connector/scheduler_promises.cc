@@ -18,7 +18,8 @@ namespace {
 constexpr int kLeaseShare = 4;
 
 /// Of a step's time for lookups, for what rank 0 has in memory alone: when a store that hangs has
-/// used up the rest, it is still asked of the other ranks, which takes them a message each.
+/// used up the rest, it is still asked of the other ranks, which takes them a message each. One
+/// such order waits no longer than that at any time.
 constexpr Duration kResidentTime = std::chrono::milliseconds(50);
 constexpr int kResidentShare = 8;  // At most that part of a short time.
 
@@ -191,8 +192,12 @@ HoldId Scheduler::Impl::ask(std::span<const BlockHash> blocks, Instant now, Deci
     decision->cut(load_room(), PrefixEnd::kOverBudget);
     return 0;
   }
-  const bool fetches = decision->offered > decision->resident;
-  return stage(blocks.first(decision->offered), fetches ? time.fetches : time.residents, decision);
+  const std::span<const BlockHash> ordered = blocks.first(decision->offered);
+  if (ordered.size() > decision->resident) return stage(ordered, time.fetches, decision);
+  // Whoever does not have them either has to fetch them, which nobody has weighed against computing
+  // them: there is time for an answer, not for a fetch. It goes on for later requests.
+  const Instant each_until = clock->now() + time.each;
+  return stage(ordered, {std::min(time.residents.at, each_until)}, decision);
 }
 
 ProbeOptions Scheduler::Impl::probing() const {
@@ -248,10 +253,12 @@ HoldId Scheduler::Impl::stage(std::span<const BlockHash> blocks, Deadline deadli
     const MutexLock lock(mutex);
     stats.staging_latency.add(staged_at - ordered_at);
     const bool moved_what_it_could = staged.end == StageEnd::kAll || staged.end == StageEnd::kLate;
-    // What rank 0 has in memory, another rank may have to fetch; only the time tells that.
+    // What rank 0 has in memory, another rank may have to fetch; only the time tells that. Nothing
+    // within the little that is waited for it does not.
     const bool rank0_fetched = blocks.size() > decision->resident;
     const Duration took = staged_at - ordered_at;
-    if (moved_what_it_could && (rank0_fetched || took >= FetchSpeed::kTellingWait)) {
+    const bool another_fetched = staged.blocks > 0 && took >= FetchSpeed::kTellingWait;
+    if (moved_what_it_could && (rank0_fetched || another_fetched)) {
       const std::size_t had = rank0_fetched ? decision->resident : 0;
       fetch_speed.fetched(std::max<std::size_t>(staged.blocks, had) - had, took, staged_at);
     }
@@ -269,7 +276,8 @@ Scheduler::Impl::LookupTime Scheduler::Impl::lookup_time(Instant now) {
       leader == nullptr ? Duration::zero() : std::min(kResidentTime, all / kResidentShare);
   const MutexLock lock(mutex);
   return {.fetches = {now + step_time.left(all - kept)},
-          .residents = {now + step_time.left(all)}};
+          .residents = {now + step_time.left(all)},
+          .each = kept};
 }
 
 std::size_t Scheduler::Impl::load_room() {

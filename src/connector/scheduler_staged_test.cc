@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/random.h"
+#include "connector/load_decision.h"
 #include "connector/scheduler_fixture.h"
 #include "connector/stage_fixture.h"
 #include "kvc/executor.h"
@@ -196,6 +197,34 @@ TEST(SchedulerStaged, ManyLongPromptsWaitForOneBudgetWhateverTheStoreDoes) {
         << resident;
     EXPECT_GT(world.stage.orders(), 0u);
   }
+}
+
+TEST(SchedulerStaged, WhatAnotherRankHasToFetchOfResidentBlocksIsNotWaitedForLong) {
+  StagedWorld world;
+  world.options.prefill_tokens_per_s = 1000;
+  world.remake();
+  world.clock->set_tick(std::chrono::microseconds(50));
+  const std::vector<Token> tokens = world.stored_prompt(5);
+  world.resident = 5;
+  world.stage.works_on(1, 2, Duration::zero());  // It has evicted three, and its store hangs.
+  const Instant begin = world.clock->now();
+  EXPECT_EQ(world.query(1, tokens).blocks, 2u);
+  EXPECT_LE(world.clock->now() - begin, std::chrono::milliseconds(60));
+  EXPECT_EQ(world.stage.links[1]->orders().back().blocks.size(), 5u)
+      << "what comes later serves later requests";
+  // Nor once the probe for what follows them has cost its time.
+  world.plan();
+  world.resident = 3;
+  world.store->answer_with(Reaction::kDown);
+  const Instant next = world.clock->now();
+  EXPECT_EQ(world.query(2, tokens).blocks, 2u);
+  EXPECT_LE(world.clock->now() - next, std::chrono::milliseconds(60));
+  // What says nothing of how fast a store is, is not taken for that.
+  world.plan();
+  world.stage.works_on(1, 0, Duration::zero());
+  world.clock->advance(FetchSpeed::kFreshFor);
+  EXPECT_EQ(world.query(3, tokens).blocks, 0u);
+  EXPECT_EQ(world.scheduler->stats().fetch_blocks_per_s, 0u);
 }
 
 TEST(SchedulerStaged, WhatIsResidentIsPromisedAlsoOnceTheBudgetForFetchesIsSpent) {
