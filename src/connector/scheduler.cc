@@ -256,7 +256,6 @@ SchedulerStats Scheduler::stats() const {
   const MutexLock lock(impl_->mutex);
   SchedulerStats stats = impl_->stats;
   stats.requests_tracked = impl_->tracker.size();
-  stats.requests_forgotten = impl_->tracker.forgotten();
   stats.decodes_running = impl_->running_decodes;
   if (impl_->leader == nullptr) return stats;
   stats.promises_held = impl_->leader->holds();

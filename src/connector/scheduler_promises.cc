@@ -353,6 +353,10 @@ void Scheduler::Impl::track(RequestId id, TrackedRequest request, Decision* deci
   const Instant leased_at = request.promise().probed_at;
   const MutexLock lock(mutex);
   drop(id);
+  if (tracker.is_full()) {
+    ++stats.requests_forgotten;  // That one, or this.
+    if (const auto least_needed = tracker.least_needed(plans)) drop(*least_needed);
+  }
   if (!tracker.insert(id, std::move(request), plans)) {
     decision->cut(0, PrefixEnd::kUntracked);
     if (hold != 0) leader->release(hold, 0);

@@ -409,6 +409,20 @@ TEST(SchedulerStaged, RequestThatFindsNoPlaceHoldsNothing) {
   EXPECT_EQ(world.scheduler->stats().promises_held, 1u);
 }
 
+TEST(SchedulerStaged, RequestThatIsForgottenForAnotherHoldsNothing) {
+  StagedWorld world(2, 1);
+  const std::vector<Token> tokens = world.stored_prompt(5);
+  ASSERT_EQ(world.query(1, tokens).blocks, 5u);
+  const HoldId hold = world.last_hold();
+  world.plan();
+  world.plan();
+  EXPECT_EQ(world.query(2, tokens).blocks, 5u);
+  EXPECT_EQ(world.releases(), (Releases{{hold, 0}}));
+  EXPECT_EQ(world.scheduler->stats().promises_held, 1u);
+  EXPECT_EQ(world.scheduler->stats().requests_forgotten, 1u);
+  EXPECT_FALSE(world.scheduler->allocated(1, make_slots(6)));
+}
+
 TEST(SchedulerStaged, HitsBelowTheMinimumAreLeft) {
   StagedWorld world;
   world.options.min_hit_blocks = 3;
