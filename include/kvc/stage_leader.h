@@ -71,8 +71,8 @@ class StageLeader final : public StageSink {
   /// Ranks that are not connected.
   std::uint32_t awaited() const;
 
-  /// Has the blocks fetched by every rank; returns once waiting could not help, at `deadline` at
-  /// the latest.
+  /// Has the blocks fetched by every rank, the first kMaxOrderBlocks at most; returns once waiting
+  /// could not help, at `deadline` at the latest.
   StagedBlocks stage(std::span<const BlockHash> blocks, Deadline deadline);
   /// The promise is given once more. False if it is over.
   bool renew(HoldId hold);

@@ -185,6 +185,10 @@ Promise Scheduler::Impl::look_up(const BlockChain& chain, const TrackedRequest::
 }
 
 HoldId Scheduler::Impl::ask(std::span<const BlockHash> blocks, Instant now, Decision* decision) {
+  if (leader != nullptr && blocks.size() > kMaxOrderBlocks) {
+    decision->cut(kMaxOrderBlocks, PrefixEnd::kOverBudget);
+    blocks = blocks.first(kMaxOrderBlocks);
+  }
   const LookupTime time = lookup_time(now);
   probe(blocks, time.fetches, decision);
   decide(decision, now);

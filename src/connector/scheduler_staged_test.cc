@@ -140,6 +140,16 @@ TEST(SchedulerStaged, RankOutOfReachMeansNoPromiseAndNoWait) {
   EXPECT_EQ(world.query(1, tokens).blocks, 4u) << "a miss is asked again";
 }
 
+TEST(SchedulerStaged, PromptThatIsLongerThanAnOrderGetsWhatOneHolds) {
+  StagedWorld world;
+  world.resident = 2 * kMaxOrderBlocks;
+  EXPECT_EQ(world.query(1, make_tokens((kMaxOrderBlocks + 3) * kBlockTokens + 1)).blocks,
+            kMaxOrderBlocks);
+  EXPECT_EQ(world.explained(),
+            "request 1: matched 0, offered 65536 of 65539 (65536 resident), ended by: more than one "
+            "step can look up and load in time");
+}
+
 TEST(SchedulerStaged, QueriesOfAStepShareOneBudget) {
   StagedWorld world;
   world.clock->set_tick(std::chrono::milliseconds(1));
