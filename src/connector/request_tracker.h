@@ -25,15 +25,16 @@ class RequestTracker {
   /// Without making it active.
   const TrackedRequest* look_at(RequestId id) const;
   bool is_full() const { return entries_.size() >= limit_; }
-  /// The request that was quiet longest and may be forgotten for another one; none if all that could
-  /// go is protected. `plans` counts the plans so far: an open promise is protected until two more
-  /// plans were made without an allocation.
+  /// The request that was quiet longest and may be forgotten for another one; none if all that
+  /// could go is protected. `plans` counts the plans so far: an open promise is protected until two
+  /// more plans were made without an allocation.
   std::optional<RequestId> least_needed(std::uint64_t plans) const;
   /// Replaces what was known of `id`. False if there is no room for it.
   bool insert(RequestId id, TrackedRequest request, std::uint64_t plans);
   void erase(RequestId id);
 
   std::size_t size() const { return entries_.size(); }
+
  private:
   struct Entry {
     RequestId id;

@@ -267,7 +267,12 @@ HoldId Scheduler::Impl::stage(std::span<const BlockHash> blocks, Deadline deadli
       fetch_speed.fetched(std::max<std::size_t>(staged.blocks, had) - had, took, staged_at);
     }
   }
-  decision->cut(staged.blocks, end_of(staged.end), staged.rank);
+  // What was not probed is stored nowhere, as far as anybody knows: rank 0 may have it from a save
+  // that never came to its end.
+  const bool was_probed = staged.blocks >= decision->resident;
+  const bool is_unknown = staged.end == StageEnd::kMissing && !was_probed;
+  decision->cut(staged.blocks, is_unknown ? PrefixEnd::kNoManifest : end_of(staged.end),
+                is_unknown ? 0 : staged.rank);
   if (staged.blocks >= options.min_hit_blocks || staged.hold == 0) return staged.hold;
   decision->cut(0, PrefixEnd::kBelowMinimum);
   leader->release(staged.hold, 0);

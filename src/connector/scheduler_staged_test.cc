@@ -113,6 +113,21 @@ TEST(SchedulerStaged, ResidentBlocksNeedNoProbe) {
   EXPECT_EQ(world.scheduler->stats().blocks_resident, 8u);
 }
 
+TEST(SchedulerStaged, WhatOnlyRank0HasIsNotCalledLost) {
+  StagedWorld world;
+  const std::vector<Token> tokens = world.stored_prompt(6);
+  world.stage.stages(1, 3);
+  world.resident = 4;
+  EXPECT_EQ(world.query(1, tokens).blocks, 3u);
+  EXPECT_EQ(world.explained(),
+            "request 1: matched 0, offered 3 of 6 (4 resident), ended by: no manifest");
+  world.resident = 3;
+  EXPECT_EQ(world.query(2, tokens).blocks, 3u);
+  EXPECT_EQ(world.explained(),
+            "request 2: matched 0, offered 3 of 6 (3 resident), ended by: shard lost on rank 1")
+      << "its manifest was seen";
+}
+
 TEST(SchedulerStaged, ResidentBlocksAreOfferedWhileTheStoreIsDown) {
   StagedWorld world;
   const std::vector<Token> tokens = world.stored_prompt(6);
@@ -145,9 +160,10 @@ TEST(SchedulerStaged, PromptThatIsLongerThanAnOrderGetsWhatOneHolds) {
   world.resident = 2 * kMaxOrderBlocks;
   EXPECT_EQ(world.query(1, make_tokens((kMaxOrderBlocks + 3) * kBlockTokens + 1)).blocks,
             kMaxOrderBlocks);
-  EXPECT_EQ(world.explained(),
-            "request 1: matched 0, offered 65536 of 65539 (65536 resident), ended by: more than one "
-            "step can look up and load in time");
+  EXPECT_EQ(
+      world.explained(),
+      "request 1: matched 0, offered 65536 of 65539 (65536 resident), ended by: more than one "
+      "step can look up and load in time");
 }
 
 TEST(SchedulerStaged, QueriesOfAStepShareOneBudget) {
