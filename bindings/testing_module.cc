@@ -126,18 +126,30 @@ void bind_gated_store(nb::module_& m) {
 /// Takes its time for each batched call, like a store that is far away.
 class SlowStore final : public kvc::testlib::PassingStore {
  public:
-  SlowStore(std::shared_ptr<kvc::Store> inner, kvc::Duration put, kvc::Duration get)
-      : PassingStore(std::move(inner)), put_(put), get_(get) {}
+  struct Times {
+    kvc::Duration exists{0};
+    kvc::Duration put{0};
+    kvc::Duration get{0};
+  };
+
+  SlowStore(std::shared_ptr<kvc::Store> inner, Times times)
+      : PassingStore(std::move(inner)), times_(times) {}
+
+  std::vector<kvc::Reaction> exists(std::vector<std::string> keys,
+                                    kvc::CallContext context) override {
+    pause(times_.exists);
+    return inner_->exists(std::move(keys), std::move(context));
+  }
 
   std::vector<kvc::PutResult> put(std::vector<kvc::PutItem> items,
                                   kvc::CallContext context) override {
-    pause(put_);
+    pause(times_.put);
     return inner_->put(std::move(items), std::move(context));
   }
 
   std::vector<kvc::GetResult> get(std::vector<kvc::GetItem> items,
                                   kvc::CallContext context) override {
-    pause(get_);
+    pause(times_.get);
     return inner_->get(std::move(items), std::move(context));
   }
 
@@ -149,18 +161,19 @@ class SlowStore final : public kvc::testlib::PassingStore {
     }
   }
 
-  const kvc::Duration put_;
-  const kvc::Duration get_;
+  const Times times_;
   kvc::Mutex mutex_;
   kvc::CondVar never_;
 };
 
-StoreObject slow_store(const StoreObject& inner, double put_s, double get_s) {
+StoreObject slow_store(const StoreObject& inner, double exists_s, double put_s, double get_s) {
   const auto to_duration = [](double seconds) {
     return kvc::Duration(static_cast<kvc::Duration::rep>(seconds * 1e9));
   };
-  return StoreObject(
-      std::make_shared<SlowStore>(inner.shared(), to_duration(put_s), to_duration(get_s)));
+  return StoreObject(std::make_shared<SlowStore>(
+      inner.shared(),
+      SlowStore::Times{
+          .exists = to_duration(exists_s), .put = to_duration(put_s), .get = to_duration(get_s)}));
 }
 
 std::string_view to_string(kvc::FileStep step) {
@@ -206,8 +219,8 @@ NB_MODULE(_testing, m) {
   nb::module_::import_("mooncake_trtllm._native");
   bind_faulty_store(m);
   bind_gated_store(m);
-  m.def("slow_store", &slow_store, "inner"_a, nb::kw_only(), "put_s"_a = 0.0, "get_s"_a = 0.0,
-        "Each batched call takes so much longer.");
+  m.def("slow_store", &slow_store, "inner"_a, nb::kw_only(), "exists_s"_a = 0.0, "put_s"_a = 0.0,
+        "get_s"_a = 0.0, "Each batched call takes so much longer.");
   m.def("stepped_file_store", &stepped_file_store, "path"_a, "max_bytes"_a, nb::kw_only(),
         "unnamed_files"_a, "at_step"_a);
 }

@@ -40,7 +40,8 @@
 namespace kvc {
 
 /// Both sides need the same. The leader asks every `interval`; either side counts the other as lost
-/// after `missed` intervals without a word, and gives as many to whoever introduces itself.
+/// once more than `missed` intervals end without a word, and gives as many to whoever introduces
+/// itself.
 struct ChannelHeartbeat {
   Duration interval = std::chrono::seconds(1);  ///< > 0
   std::uint32_t missed = 5;                     ///< > 0

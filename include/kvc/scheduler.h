@@ -11,12 +11,15 @@
 // `leased` promise: the probe's lease protects the promised blocks until the load, which follows in
 // the same step; where it does not, renew_leases() renews the lease.
 // `staged` promise (with a StageLeader): only what every rank has fetched and verified by then is
-// promised, and it is held until it is loaded, so that a load depends on no store. Blocks that rank
-// 0 has in memory need no probe.
+// promised, and it is held until it is loaded, so that a load depends on no store: unless the
+// allocation came after the promise had expired (StageLeaderOptions::hold_for), or a rank's memory
+// was given up because of an error inside. Such a load fetches, and may fail. Blocks that rank 0
+// has in memory need no probe.
 //
 // Threads: every method may be called from any thread; calls are serialised. No method fails for
-// store reasons: a store problem means a promise of 0. Bounds: query() returns within
-// `lookup_deadline`, everything else without touching the store.
+// store reasons: a store problem means a promise of 0. Bounds: all queries of a step together wait
+// for the store and for the ranks `lookup_deadline` at most, besides the time to name the prompts;
+// renew_leases() waits as long on its own thread. Nothing else touches the store.
 // Claims and their tests: docs/contract/connector.md.
 #pragma once
 

@@ -16,6 +16,7 @@
 // Claims and their tests: docs/contract/connector.md.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -27,6 +28,9 @@
 namespace kvc {
 
 using HoldId = std::uint64_t;  // never reused by a leader; 0: none
+
+/// Of one order: an order is one message, and the messages have a bound.
+inline constexpr std::size_t kMaxOrderBlocks = std::size_t{1} << 16;
 
 enum class StageEnd : std::uint8_t {
   kAll,          ///< Every block of the order is staged.
@@ -41,7 +45,7 @@ enum class StageEnd : std::uint8_t {
 /// Asks a rank to fetch, verify and hold blocks, in this order.
 struct StageOrder {
   HoldId hold = 0;
-  std::vector<BlockHash> blocks;
+  std::vector<BlockHash> blocks;  ///< At most kMaxOrderBlocks.
   /// After that the rank gives up; much longer than the promise's deadline, since what comes late
   /// serves the next request with this prefix.
   Duration fetch_budget{0};

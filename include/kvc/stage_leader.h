@@ -31,13 +31,15 @@ namespace kvc {
 struct StageLeaderOptions {
   /// Ranks that load, also where blocks are stored once for all of them.
   std::uint32_t world_size = 1;
-  /// Promises that may be open or being loaded at once; past it nothing is promised.
+  /// Promises that may be open or firm at once, without those whose load is planned; past it
+  /// nothing is promised.
   std::size_t max_holds = 4096;
   /// Its holds are numbered from the next one on. A rank that meets another leader knows the
   /// numbers of the one before: they must be smaller. 0 will do for a leader whose ranks end with
   /// it.
   HoldId newest_before = 0;
-  /// Time from a promise to its allocation; without one by then it is taken back.
+  /// Time from a promise to its allocation; without one by then it is taken back. An engine that
+  /// allocates later all the same gets a load that depends on the store.
   Duration hold_for = std::chrono::seconds(10);
   /// For a rank to fetch what was ordered, long after the promise is due: it serves later requests.
   Duration fetch_budget = std::chrono::seconds(30);
@@ -71,12 +73,13 @@ class StageLeader final : public StageSink {
   /// Ranks that are not connected.
   std::uint32_t awaited() const;
 
-  /// Has the blocks fetched by every rank; returns once waiting could not help, at `deadline` at
-  /// the latest.
+  /// Has the blocks fetched by every rank, the first kMaxOrderBlocks at most; returns once waiting
+  /// could not help, at `deadline` at the latest.
   StagedBlocks stage(std::span<const BlockHash> blocks, Deadline deadline);
   /// The promise is given once more. False if it is over.
   bool renew(HoldId hold);
-  /// The promise is firm from now on. False if it is over: its load will have to fetch.
+  /// The promise is firm from now on. False if it is over: its load will have to fetch, and may
+  /// fail.
   bool allocated(HoldId hold);
   /// Takes back promises whose time is over, as every other call does on its way: for when none
   /// comes. Waits for nothing.

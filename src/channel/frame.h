@@ -65,6 +65,7 @@ using Message =
 /// tokens; a rank's are small.
 inline constexpr std::size_t kFrameBytesOfLeader = (std::size_t{4} << 20) + 64;
 inline constexpr std::size_t kFrameBytesOfRank = 128;
+static_assert(kMaxOrderBlocks * sizeof(BlockHash) <= kFrameBytesOfLeader / 2);
 
 /// A whole frame; empty if it would be longer than kFrameBytesOfLeader.
 std::vector<std::byte> encode_frame(const Message& message);

@@ -1,7 +1,5 @@
 #include "connector/request_tracker.h"
 
-#include <iterator>
-
 namespace kvc {
 namespace {
 
@@ -25,10 +23,7 @@ const TrackedRequest* RequestTracker::look_at(RequestId id) const {
 
 bool RequestTracker::insert(RequestId id, TrackedRequest request, std::uint64_t plans) {
   erase(id);
-  if (entries_.size() >= limit_ && !make_room(plans)) {
-    ++forgotten_;
-    return false;
-  }
+  if (is_full()) return false;
   Entries fresh;
   fresh.push_back({id, std::move(request), plans});
   by_id_.emplace(id, fresh.begin());
@@ -43,19 +38,15 @@ void RequestTracker::erase(RequestId id) {
   by_id_.erase(found);
 }
 
-bool RequestTracker::make_room(std::uint64_t plans) {
+std::optional<RequestId> RequestTracker::least_needed(std::uint64_t plans) const {
   std::size_t looked_at = 0;
   for (auto at = entries_.rbegin(); at != entries_.rend() && looked_at < kCandidates;
        ++at, ++looked_at) {
     const bool promise_is_open =
         at->request.has_open_promise() && plans < at->inserted_at + kPlansThatProtectAPromise;
-    if (promise_is_open || at->request.owes_loads()) continue;
-    by_id_.erase(at->id);
-    entries_.erase(std::next(at).base());
-    ++forgotten_;
-    return true;
+    if (!promise_is_open && !at->request.owes_loads()) return at->id;
   }
-  return false;
+  return std::nullopt;
 }
 
 }  // namespace kvc

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -23,15 +24,16 @@ class RequestTracker {
   TrackedRequest* find(RequestId id);
   /// Without making it active.
   const TrackedRequest* look_at(RequestId id) const;
-  /// Replaces what was known of `id`. `plans` counts the plans so far: an open promise is protected
-  /// until two more plans were made without an allocation. False if there is no room, since all
-  /// that could go is protected; then the request is not tracked.
+  bool is_full() const { return entries_.size() >= limit_; }
+  /// The request that was quiet longest and may be forgotten for another one; none if all that
+  /// could go is protected. `plans` counts the plans so far: an open promise is protected until two
+  /// more plans were made without an allocation.
+  std::optional<RequestId> least_needed(std::uint64_t plans) const;
+  /// Replaces what was known of `id`. False if there is no room for it.
   bool insert(RequestId id, TrackedRequest request, std::uint64_t plans);
   void erase(RequestId id);
 
   std::size_t size() const { return entries_.size(); }
-  /// Requests that lost their place, or found none.
-  std::uint64_t forgotten() const { return forgotten_; }
 
  private:
   struct Entry {
@@ -41,12 +43,9 @@ class RequestTracker {
   };
   using Entries = std::list<Entry>;  // Most recently active first.
 
-  bool make_room(std::uint64_t plans);
-
   std::size_t limit_;
   Entries entries_;
   std::unordered_map<RequestId, Entries::iterator> by_id_;
-  std::uint64_t forgotten_ = 0;
 };
 
 }  // namespace kvc

@@ -65,12 +65,14 @@ void Scheduler::Impl::forget(RequestId id) {
 }
 
 bool Scheduler::Impl::allocated(RequestId id, std::span<const SlotIndex> slots) {
+  const Instant now = clock->now();
   const MutexLock lock(mutex);
+  step_time.heard(now);
   TrackedRequest* request = tracker.find(id);
   if (request == nullptr) return false;
   // Once per request, whatever became of its lookups.
   if (replication.enabled() && !request->has_pages()) {
-    replication.requested(request->blocks(), clock->now());
+    replication.requested(request->blocks(), now);
   }
   // Room first: once loads are owed, nothing may keep them from the next plan.
   const bool owed_before = request->owes_loads();
@@ -254,7 +256,6 @@ SchedulerStats Scheduler::stats() const {
   const MutexLock lock(impl_->mutex);
   SchedulerStats stats = impl_->stats;
   stats.requests_tracked = impl_->tracker.size();
-  stats.requests_forgotten = impl_->tracker.forgotten();
   stats.decodes_running = impl_->running_decodes;
   if (impl_->leader == nullptr) return stats;
   stats.promises_held = impl_->leader->holds();

@@ -17,6 +17,7 @@
 #include "connector/prefix_lookup.h"
 #include "connector/request_tracker.h"
 #include "connector/shard_sets.h"
+#include "connector/step_time.h"
 #include "connector/tracked_request.h"
 #include "keyspace/chain_cache.h"
 #include "kvc/object_key.h"
@@ -52,18 +53,26 @@ struct Scheduler::Impl {
         chains(hashing, kTokensKept),
         handed_out(clock),
         replication(options.replication, store->capabilities().max_replicas),
-        decisions(options.explained_requests) {}
+        decisions(options.explained_requests),
+        step_time(options.lookup_deadline) {}
 
   struct LookupTime {
     Deadline fetches;    ///< For what has to be asked of the store.
     Deadline residents;  ///< For orders of what rank 0 has in memory; later than `fetches`.
+    Duration each{0};    ///< What one such order may take of it.
   };
 
-  Result<Offer> query(RequestId id, const RequestContent& content, std::size_t computed_tokens);
+  Result<Offer> query(RequestId id, const RequestContent& content, std::size_t computed_tokens)
+      KVC_EXCLUDES(mutex);
+  Result<Offer> answer(RequestId id, const RequestContent& content, std::size_t computed_tokens)
+      KVC_EXCLUDES(mutex);
   /// The names of a prompt. What was hashed for an earlier one is compared and not hashed again.
   Result<BlockChain> name(RequestId id, const RequestContent& content) KVC_EXCLUDES(mutex);
   Promise look_up(const BlockChain& chain, const TrackedRequest::Identity& identity,
                   Decision* decision) KVC_EXCLUDES(mutex);
+  /// Asks for the blocks what look_up() is for, within the step's time; the hold of it.
+  HoldId ask(std::span<const BlockHash> blocks, Instant now, Decision* decision)
+      KVC_EXCLUDES(mutex);
   /// Cuts what is offered of `blocks` to what is in rank 0's memory or, after that, in the store.
   void probe(std::span<const BlockHash> blocks, Deadline deadline, Decision* decision)
       KVC_EXCLUDES(mutex);
@@ -84,6 +93,9 @@ struct Scheduler::Impl {
   void track(RequestId id, TrackedRequest request, Decision* decision) KVC_EXCLUDES(mutex);
   void forget(RequestId id) KVC_EXCLUDES(mutex);
   void drop(RequestId id) KVC_REQUIRES(mutex);
+  void query_began() KVC_EXCLUDES(mutex);
+  void query_ended() KVC_EXCLUDES(mutex);
+  void waited_since(Instant asked_at) KVC_EXCLUDES(mutex);
   void begin_step() KVC_REQUIRES(mutex);
   /// Lets go what the request cannot need any more of its hold.
   void trim_hold(TrackedRequest& request) KVC_REQUIRES(mutex);
@@ -126,9 +138,8 @@ struct Scheduler::Impl {
   std::uint64_t plans KVC_GUARDED_BY(mutex) = 0;
   std::size_t load_budget KVC_GUARDED_BY(mutex) = std::numeric_limits<std::size_t>::max();
   // Since the last plan.
-  Duration step_lookup_time KVC_GUARDED_BY(mutex){0};
+  StepTime step_time KVC_GUARDED_BY(mutex);
   std::size_t step_promised KVC_GUARDED_BY(mutex) = 0;  // In blocks.
-  Instant last_lookup KVC_GUARDED_BY(mutex){};
   bool store_failing KVC_GUARDED_BY(mutex) = false;
   SchedulerStats stats KVC_GUARDED_BY(mutex);
 };

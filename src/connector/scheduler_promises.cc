@@ -17,12 +17,9 @@ namespace {
 /// rest is left for the load.
 constexpr int kLeaseShare = 4;
 
-/// Lookups of one step follow each other at once. After such a pause another step has begun, even
-/// if no plan was asked for in between.
-constexpr Duration kStepPause = std::chrono::milliseconds(100);
-
 /// Of a step's time for lookups, for what rank 0 has in memory alone: when a store that hangs has
-/// used up the rest, it is still asked of the other ranks, which takes them a message each.
+/// used up the rest, it is still asked of the other ranks, which takes them a message each. One
+/// such order waits no longer than that at any time.
 constexpr Duration kResidentTime = std::chrono::milliseconds(50);
 constexpr int kResidentShare = 8;  // At most that part of a short time.
 
@@ -79,14 +76,49 @@ PrefixEnd end_of(StageEnd end) {
   return PrefixEnd::kUnavailable;
 }
 
+/// However a function ends.
+template <typename Action>
+class AtEnd {
+ public:
+  explicit AtEnd(Action action) : action_(std::move(action)) {}
+  ~AtEnd() { action_(); }
+  AtEnd(const AtEnd&) = delete;
+  AtEnd& operator=(const AtEnd&) = delete;
+
+ private:
+  Action action_;
+};
+
 }  // namespace
 
 Result<Offer> Scheduler::Impl::query(RequestId id, const RequestContent& content,
                                      std::size_t computed_tokens) {
-  {
-    const MutexLock lock(mutex);
-    ++stats.queries;
-  }
+  query_began();
+  const AtEnd end([this] { query_ended(); });
+  return answer(id, content, computed_tokens);
+}
+
+void Scheduler::Impl::query_began() {
+  const Instant now = clock->now();
+  const MutexLock lock(mutex);
+  ++stats.queries;
+  if (step_time.query_began(now)) step_promised = 0;
+}
+
+void Scheduler::Impl::query_ended() {
+  const Instant now = clock->now();
+  const MutexLock lock(mutex);
+  step_time.query_ended(now);
+}
+
+void Scheduler::Impl::waited_since(Instant asked_at) {
+  const Duration waited = clock->now() - asked_at;
+  const MutexLock lock(mutex);
+  step_time.spend(waited);
+}
+
+Result<Offer> Scheduler::Impl::answer(RequestId id, const RequestContent& content,
+                                      std::size_t computed_tokens) {
   if (content.prompt_tokens > content.tokens.size()) {
     forget(id);
     return invalid("request " + std::to_string(id) + " has a prompt of " +
@@ -147,23 +179,29 @@ Promise Scheduler::Impl::look_up(const BlockChain& chain, const TrackedRequest::
     stage(blocks, {asked_at}, decision);
     return {};
   }
-  const LookupTime time = lookup_time(asked_at);
-  probe(blocks, time.fetches, decision);
-  decide(decision, asked_at);
-  HoldId hold = 0;
-  if (leader != nullptr) {
-    const bool fetches = decision->offered > decision->resident;
-    hold =
-        stage(blocks.first(decision->offered), fetches ? time.fetches : time.residents, decision);
-  } else {
-    decision->cut(load_room(), PrefixEnd::kOverBudget);
-  }
-  const Instant answered_at = clock->now();
-  const MutexLock lock(mutex);
-  step_lookup_time += answered_at - asked_at;
-  // One without time asks nothing, and must not put off the next step.
-  if (time.fetches.at > asked_at) last_lookup = answered_at;
+  const AtEnd end_of_wait([this, asked_at] { waited_since(asked_at); });
+  const HoldId hold = ask(blocks, asked_at, decision);
   return {.blocks = {first, first + decision->offered}, .probed_at = asked_at, .hold = hold};
+}
+
+HoldId Scheduler::Impl::ask(std::span<const BlockHash> blocks, Instant now, Decision* decision) {
+  if (leader != nullptr && blocks.size() > kMaxOrderBlocks) {
+    decision->cut(kMaxOrderBlocks, PrefixEnd::kOverBudget);
+    blocks = blocks.first(kMaxOrderBlocks);
+  }
+  const LookupTime time = lookup_time(now);
+  probe(blocks, time.fetches, decision);
+  decide(decision, now);
+  if (leader == nullptr) {
+    decision->cut(load_room(), PrefixEnd::kOverBudget);
+    return 0;
+  }
+  const std::span<const BlockHash> ordered = blocks.first(decision->offered);
+  if (ordered.size() > decision->resident) return stage(ordered, time.fetches, decision);
+  // Whoever does not have them either has to fetch them, which nobody has weighed against computing
+  // them: there is time for an answer, not for a fetch. It goes on for later requests.
+  const Instant each_until = clock->now() + time.each;
+  return stage(ordered, {std::min(time.residents.at, each_until)}, decision);
 }
 
 ProbeOptions Scheduler::Impl::probing() const {
@@ -219,15 +257,22 @@ HoldId Scheduler::Impl::stage(std::span<const BlockHash> blocks, Deadline deadli
     const MutexLock lock(mutex);
     stats.staging_latency.add(staged_at - ordered_at);
     const bool moved_what_it_could = staged.end == StageEnd::kAll || staged.end == StageEnd::kLate;
-    // What rank 0 has in memory, another rank may have to fetch; only the time tells that.
+    // What rank 0 has in memory, another rank may have to fetch; only the time tells that. Nothing
+    // within the little that is waited for it does not.
     const bool rank0_fetched = blocks.size() > decision->resident;
     const Duration took = staged_at - ordered_at;
-    if (moved_what_it_could && (rank0_fetched || took >= FetchSpeed::kTellingWait)) {
+    const bool another_fetched = staged.blocks > 0 && took >= FetchSpeed::kTellingWait;
+    if (moved_what_it_could && (rank0_fetched || another_fetched)) {
       const std::size_t had = rank0_fetched ? decision->resident : 0;
       fetch_speed.fetched(std::max<std::size_t>(staged.blocks, had) - had, took, staged_at);
     }
   }
-  decision->cut(staged.blocks, end_of(staged.end), staged.rank);
+  // What was not probed is stored nowhere, as far as anybody knows: rank 0 may have it from a save
+  // that never came to its end.
+  const bool was_probed = staged.blocks >= decision->resident;
+  const bool is_unknown = staged.end == StageEnd::kMissing && !was_probed;
+  decision->cut(staged.blocks, is_unknown ? PrefixEnd::kNoManifest : end_of(staged.end),
+                is_unknown ? 0 : staged.rank);
   if (staged.blocks >= options.min_hit_blocks || staged.hold == 0) return staged.hold;
   decision->cut(0, PrefixEnd::kBelowMinimum);
   leader->release(staged.hold, 0);
@@ -239,11 +284,9 @@ Scheduler::Impl::LookupTime Scheduler::Impl::lookup_time(Instant now) {
   const Duration kept =
       leader == nullptr ? Duration::zero() : std::min(kResidentTime, all / kResidentShare);
   const MutexLock lock(mutex);
-  if (now - last_lookup >= kStepPause) begin_step();
-  const auto left = [spent = step_lookup_time](Duration of) {
-    return std::max(of - spent, Duration::zero());
-  };
-  return {.fetches = {now + left(all - kept)}, .residents = {now + left(all)}};
+  return {.fetches = {now + step_time.left(all - kept)},
+          .residents = {now + step_time.left(all)},
+          .each = kept};
 }
 
 std::size_t Scheduler::Impl::load_room() {
@@ -252,7 +295,7 @@ std::size_t Scheduler::Impl::load_room() {
 }
 
 void Scheduler::Impl::begin_step() {
-  step_lookup_time = Duration::zero();
+  step_time.begin(clock->now());
   step_promised = 0;
 }
 
@@ -319,6 +362,10 @@ void Scheduler::Impl::track(RequestId id, TrackedRequest request, Decision* deci
   const Instant leased_at = request.promise().probed_at;
   const MutexLock lock(mutex);
   drop(id);
+  if (tracker.is_full()) {
+    ++stats.requests_forgotten;  // That one, or this.
+    if (const auto least_needed = tracker.least_needed(plans)) drop(*least_needed);
+  }
   if (!tracker.insert(id, std::move(request), plans)) {
     decision->cut(0, PrefixEnd::kUntracked);
     if (hold != 0) leader->release(hold, 0);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/random.h"
+#include "connector/load_decision.h"
 #include "connector/scheduler_fixture.h"
 #include "connector/stage_fixture.h"
 #include "kvc/executor.h"
@@ -112,6 +113,21 @@ TEST(SchedulerStaged, ResidentBlocksNeedNoProbe) {
   EXPECT_EQ(world.scheduler->stats().blocks_resident, 8u);
 }
 
+TEST(SchedulerStaged, WhatOnlyRank0HasIsNotCalledLost) {
+  StagedWorld world;
+  const std::vector<Token> tokens = world.stored_prompt(6);
+  world.stage.stages(1, 3);
+  world.resident = 4;
+  EXPECT_EQ(world.query(1, tokens).blocks, 3u);
+  EXPECT_EQ(world.explained(),
+            "request 1: matched 0, offered 3 of 6 (4 resident), ended by: no manifest");
+  world.resident = 3;
+  EXPECT_EQ(world.query(2, tokens).blocks, 3u);
+  EXPECT_EQ(world.explained(),
+            "request 2: matched 0, offered 3 of 6 (3 resident), ended by: shard lost on rank 1")
+      << "its manifest was seen";
+}
+
 TEST(SchedulerStaged, ResidentBlocksAreOfferedWhileTheStoreIsDown) {
   StagedWorld world;
   const std::vector<Token> tokens = world.stored_prompt(6);
@@ -139,6 +155,17 @@ TEST(SchedulerStaged, RankOutOfReachMeansNoPromiseAndNoWait) {
   EXPECT_EQ(world.query(1, tokens).blocks, 4u) << "a miss is asked again";
 }
 
+TEST(SchedulerStaged, PromptThatIsLongerThanAnOrderGetsWhatOneHolds) {
+  StagedWorld world;
+  world.resident = 2 * kMaxOrderBlocks;
+  EXPECT_EQ(world.query(1, make_tokens((kMaxOrderBlocks + 3) * kBlockTokens + 1)).blocks,
+            kMaxOrderBlocks);
+  EXPECT_EQ(
+      world.explained(),
+      "request 1: matched 0, offered 65536 of 65539 (65536 resident), ended by: more than one "
+      "step can look up and load in time");
+}
+
 TEST(SchedulerStaged, QueriesOfAStepShareOneBudget) {
   StagedWorld world;
   world.clock->set_tick(std::chrono::milliseconds(1));
@@ -163,6 +190,67 @@ TEST(SchedulerStaged, QueriesOfAStepShareOneBudget) {
   EXPECT_EQ(stats.blocks_missed_late, 3u * 3u);
   EXPECT_EQ(stats.blocks_missed_over_budget, 7u * 5u);
   EXPECT_EQ(stats.lookups_failed, 0u) << "the store has done nothing wrong";
+}
+
+/// 32 prompts of 40 blocks, all stored, and what they wait for in one step that has them all.
+/// `resident`: leading blocks that rank 0 has; rank 1 has none and its store hangs.
+Duration longest_step(StagedWorld& world, std::size_t resident) {
+  constexpr int kPrompts = 32;
+  constexpr Duration kNaming = std::chrono::milliseconds(8);  // Of each, before it waits at all.
+  world.resident = resident;
+  Duration longest{0};
+  for (int step = 0; step < 2; ++step) {
+    const Instant begin = world.clock->now();
+    for (Token id = 0; id < kPrompts; ++id) {
+      world.clock->advance(kNaming);
+      const std::vector<Token> tokens = make_tokens(40 * kBlockTokens + 1, id * 1000);
+      EXPECT_EQ(world.query(static_cast<RequestId>(id), tokens).blocks, 0u);
+    }
+    longest = std::max(longest, world.clock->now() - begin - kPrompts * kNaming);
+    world.plan();
+  }
+  return longest;
+}
+
+TEST(SchedulerStaged, ManyLongPromptsWaitForOneBudgetWhateverTheStoreDoes) {
+  for (const std::size_t resident : {0u, 20u, 40u}) {
+    StagedWorld world;
+    for (Token id = 0; id < 32; ++id) (void)world.stored_prompt(40, id * 1000);
+    world.stage.works_on(1, 0, Duration::zero());
+    world.clock->set_tick(std::chrono::microseconds(200));  // While anything is waited for.
+    EXPECT_LE(longest_step(world, resident),
+              world.options.lookup_deadline + std::chrono::milliseconds(150))
+        << resident;
+    EXPECT_GT(world.stage.orders(), 0u);
+  }
+}
+
+TEST(SchedulerStaged, WhatAnotherRankHasToFetchOfResidentBlocksIsNotWaitedForLong) {
+  StagedWorld world;
+  world.options.prefill_tokens_per_s = 1000;
+  world.remake();
+  world.clock->set_tick(std::chrono::microseconds(50));
+  const std::vector<Token> tokens = world.stored_prompt(5);
+  world.resident = 5;
+  world.stage.works_on(1, 2, Duration::zero());  // It has evicted three, and its store hangs.
+  const Instant begin = world.clock->now();
+  EXPECT_EQ(world.query(1, tokens).blocks, 2u);
+  EXPECT_LE(world.clock->now() - begin, std::chrono::milliseconds(60));
+  EXPECT_EQ(world.stage.links[1]->orders().back().blocks.size(), 5u)
+      << "what comes later serves later requests";
+  // Nor once the probe for what follows them has cost its time.
+  world.plan();
+  world.resident = 3;
+  world.store->answer_with(Reaction::kDown);
+  const Instant next = world.clock->now();
+  EXPECT_EQ(world.query(2, tokens).blocks, 2u);
+  EXPECT_LE(world.clock->now() - next, std::chrono::milliseconds(60));
+  // What says nothing of how fast a store is, is not taken for that.
+  world.plan();
+  world.stage.works_on(1, 0, Duration::zero());
+  world.clock->advance(FetchSpeed::kFreshFor);
+  EXPECT_EQ(world.query(3, tokens).blocks, 0u);
+  EXPECT_EQ(world.scheduler->stats().fetch_blocks_per_s, 0u);
 }
 
 TEST(SchedulerStaged, WhatIsResidentIsPromisedAlsoOnceTheBudgetForFetchesIsSpent) {
@@ -345,6 +433,20 @@ TEST(SchedulerStaged, RequestThatFindsNoPlaceHoldsNothing) {
   EXPECT_EQ(world.releases(), (Releases{{world.last_hold(), 0}}));
   EXPECT_EQ(world.scheduler->stats().blocks_missed_untracked, 5u);
   EXPECT_EQ(world.scheduler->stats().promises_held, 1u);
+}
+
+TEST(SchedulerStaged, RequestThatIsForgottenForAnotherHoldsNothing) {
+  StagedWorld world(2, 1);
+  const std::vector<Token> tokens = world.stored_prompt(5);
+  ASSERT_EQ(world.query(1, tokens).blocks, 5u);
+  const HoldId hold = world.last_hold();
+  world.plan();
+  world.plan();
+  EXPECT_EQ(world.query(2, tokens).blocks, 5u);
+  EXPECT_EQ(world.releases(), (Releases{{hold, 0}}));
+  EXPECT_EQ(world.scheduler->stats().promises_held, 1u);
+  EXPECT_EQ(world.scheduler->stats().requests_forgotten, 1u);
+  EXPECT_FALSE(world.scheduler->allocated(1, make_slots(6)));
 }
 
 TEST(SchedulerStaged, HitsBelowTheMinimumAreLeft) {

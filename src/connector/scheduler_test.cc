@@ -140,20 +140,43 @@ TEST(Scheduler, PauseBetweenLookupsBeginsAStep) {
   EXPECT_GT(world.query(1000, tokens).blocks, 0u);
 }
 
-TEST(Scheduler, LookupsWithoutTimeDoNotPutOffTheNextStep) {
+TEST(Scheduler, LookupsWithoutTimeAreNoPause) {
   SchedulerFixture world;
-  world.options.lookup_deadline = std::chrono::milliseconds(10);
+  world.options.lookup_deadline = std::chrono::milliseconds(50);
   world.scheduler = world.make(world.store);
-  world.clock->set_tick(std::chrono::milliseconds(1));
   const std::vector<Token> tokens = make_tokens(20 * kBlockTokens);
   world.publish(names_of(tokens));
+  world.clock->set_tick(std::chrono::milliseconds(1));
   RequestId id = 1;
   while (world.query(id, tokens).blocks > 0) ASSERT_LT(++id, 100u);
-  for (int i = 0; i < 4; ++i) {  // No plan, and never a pause between the lookups.
-    world.clock->advance(std::chrono::milliseconds(40));
-    if (world.query(++id, tokens).blocks > 0) return;
+  world.clock->set_tick(Duration::zero());
+  for (int i = 0; i < 8; ++i) {  // Prompts that take long to name, and pages to find.
+    world.clock->advance(std::chrono::milliseconds(20));
+    EXPECT_EQ(world.query(++id, tokens).blocks, 0u) << i;
+    world.clock->advance(std::chrono::milliseconds(15));
+    EXPECT_TRUE(world.scheduler->allocated(id, make_slots(20)));
   }
-  FAIL() << "lookups stayed without time";
+  world.clock->advance(std::chrono::milliseconds(99));
+  EXPECT_EQ(world.query(++id, tokens).blocks, 0u);
+}
+
+TEST(Scheduler, EngineThatNeitherPlansNorPausesGetsTimeAgain) {
+  SchedulerFixture world;
+  world.options.lookup_deadline = std::chrono::milliseconds(50);
+  world.scheduler = world.make(world.store);
+  const std::vector<Token> tokens = make_tokens(20 * kBlockTokens);
+  world.publish(names_of(tokens));
+  const Instant begin = world.clock->now();
+  world.clock->set_tick(std::chrono::milliseconds(1));
+  RequestId id = 1;
+  while (world.query(id, tokens).blocks > 0) ASSERT_LT(++id, 100u);
+  do {
+    world.clock->advance(std::chrono::milliseconds(40));
+    ASSERT_LT(++id, 100u);
+  } while (world.query(id, tokens).blocks == 0);
+  const Duration took = world.clock->now() - begin;
+  EXPECT_GE(took, 10 * world.options.lookup_deadline);
+  EXPECT_LE(took, 12 * world.options.lookup_deadline);
 }
 
 TEST(Scheduler, PromisesOfOneStepStayWithinTheLoadBudget) {

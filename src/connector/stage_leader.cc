@@ -1,5 +1,6 @@
 #include "kvc/stage_leader.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -138,6 +139,7 @@ StagedBlocks StageLeader::stage(std::span<const BlockHash> blocks, Deadline dead
   Impl& impl = *impl_;
   impl.send_releases();
   if (blocks.empty()) return {};
+  blocks = blocks.first(std::min(blocks.size(), kMaxOrderBlocks));
   const std::shared_ptr<const Impl::Links> links = impl.current_links();
   const std::uint32_t unreachable = impl.first_unreachable(*links);
   if (unreachable < impl.options.world_size) {

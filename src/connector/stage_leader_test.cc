@@ -52,6 +52,16 @@ TEST(StageLeader, NothingToStageIsNotOrdered) {
   EXPECT_EQ(world.orders(), 0u);
 }
 
+TEST(StageLeader, OrdersNoMoreThanOneMessageHolds) {
+  StageFixture world(2);
+  const StagedBlocks staged = stage(world, 2 * kMaxOrderBlocks + 1);
+  EXPECT_EQ(staged.blocks, kMaxOrderBlocks);
+  EXPECT_EQ(staged.end, StageEnd::kAll);
+  for (const auto& link : world.links) {
+    EXPECT_EQ(link->orders().at(0).blocks.size(), kMaxOrderBlocks);
+  }
+}
+
 TEST(StageLeader, TakesAtTheDeadlineWhatIsThere) {
   StageFixture world(2);
   world.works_on(1, 3, 2 * kBudget);
