@@ -24,11 +24,10 @@ Result<std::shared_ptr<LinkedScheduler>> LinkedScheduler::create(SchedulerOption
                                                                  SchedulerParts parts) {
   auto linked = std::make_shared<LinkedScheduler>();
   if (parts.worker != nullptr) {
+    const HoldId newest_before = nanoseconds_so_far(*parts.clock);
     linked->leader_ = std::make_shared<StageLeader>(
-        StageLeaderOptions{.world_size = parts.ranks,
-                           .newest_before = nanoseconds_so_far(*parts.clock)},
-        parts.clock);
-    if (Status status = linked->link_ranks(parts); !status.ok()) return status;
+        StageLeaderOptions{.world_size = parts.ranks, .newest_before = newest_before}, parts.clock);
+    if (Status status = linked->link_ranks(parts, newest_before); !status.ok()) return status;
     options.stage_leader = linked->leader_;
     options.resident_prefix =
         [rank0 = std::weak_ptr(parts.worker)](std::span<const BlockHash> blocks) -> std::size_t {
@@ -64,9 +63,9 @@ Status LinkedScheduler::start_ticker() {
   return {};
 }
 
-Status LinkedScheduler::link_ranks(const SchedulerParts& parts) {
+Status LinkedScheduler::link_ranks(const SchedulerParts& parts, HoldId newest_before) {
   std::vector<std::shared_ptr<StageLink>> links;
-  links.push_back(make_direct_link(0, parts.worker->core().stage_rank(), leader_));
+  links.push_back(make_direct_link(0, parts.worker->core().stage_rank(), leader_, newest_before));
   if (parts.ranks > 1) {
     Result<std::unique_ptr<ChannelServer>> made = ChannelServer::create(
         {.world_size = parts.ranks, .address = parts.address}, parts.keyspace, parts.logger);

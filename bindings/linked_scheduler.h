@@ -38,7 +38,7 @@ class LinkedScheduler {
   ChannelServerStats channel_stats(const GilRelease& proof) const;
 
  private:
-  Status link_ranks(const SchedulerParts& parts);
+  Status link_ranks(const SchedulerParts& parts, HoldId newest_before);
   /// What has to be done whether or not the engine calls: promises end in time.
   Status start_ticker();
 

@@ -21,6 +21,10 @@ std::vector<BlockHash> staged_blocks() {
   return blocks;
 }
 
+StagedBlocks stage_on(StageLeader& leader) {
+  return leader.stage(staged_blocks(), Deadline::after(*system_clock(), std::chrono::seconds(20)));
+}
+
 /// A leader of two ranks. The first has every block.
 class StagingLeader {
  public:
@@ -32,8 +36,8 @@ class StagingLeader {
         make_null_logger());
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     server_ = std::move(*made);
-    leader_->set_links(
-        {make_direct_link(0, std::make_shared<FakeRank>(), leader_), server_->link(1)});
+    leader_->set_links({make_direct_link(0, std::make_shared<FakeRank>(), leader_, newest_before),
+                        server_->link(1)});
     server_->serve(leader_, [leader = std::weak_ptr(leader_)] {
       const std::shared_ptr<StageLeader> alive = leader.lock();
       return alive == nullptr ? LiveHolds{} : alive->live_holds();
@@ -45,27 +49,28 @@ class StagingLeader {
   bool wait_for_rank() const {
     return eventually([this] { return leader_->connected(); });
   }
-  StagedBlocks stage() {
-    return leader_->stage(staged_blocks(),
-                          Deadline::after(*system_clock(), std::chrono::seconds(20)));
-  }
+  StagedBlocks stage() { return stage_on(*leader_); }
 
  private:
   const std::shared_ptr<StageLeader> leader_;
   std::unique_ptr<ChannelServer> server_;
 };
 
-/// The second rank: its memory, its fetches and its way to the leader are the real ones.
-struct StagingRank : WorkerWorld {
-  StagingRank() {
+/// A rank whose memory and fetches are the real ones, and the store has every block.
+struct StagingWorker : WorkerWorld {
+  StagingWorker(std::uint32_t rank, std::uint32_t world_size) {
     options.staged = true;
-    options.rank = 1;
-    options.world_size = 2;
+    options.rank = rank;
+    options.world_size = world_size;
     executor_in_use = make_thread_pool({.name = "stage", .threads = 2});
     start();
-    for (std::uint64_t number = 1; number <= kBlocks; ++number) {
-      put_raw(shard(number), sealed(number));
-    }
+    put_all(kBlocks);
+  }
+};
+
+/// The second rank: its way to the leader is the real one too.
+struct StagingRank : StagingWorker {
+  StagingRank() : StagingWorker(1, 2) {
     Result<std::unique_ptr<ChannelClient>> made =
         ChannelClient::create({.rank = 1, .world_size = 2, .heartbeat = kPatient}, kTestKeyspace,
                               worker->stage_rank(), logger);
@@ -108,6 +113,31 @@ TEST(ChannelStage, NoHoldOfALeaderThatWasLeftStays) {
   StagingLeader second(1000);
   expect_all_staged(second, rank);
   EXPECT_EQ(rank.worker->stats().holds_open, 2u) << "those of the second";
+}
+
+/// A leader of one rank, in the process of its worker.
+std::shared_ptr<StageLeader> direct_leader(const StagingWorker& rank, HoldId newest_before) {
+  auto leader = std::make_shared<StageLeader>(
+      StageLeaderOptions{.world_size = 1, .newest_before = newest_before}, system_clock());
+  leader->set_links({make_direct_link(0, rank.worker->stage_rank(), leader, newest_before)});
+  return leader;
+}
+
+TEST(DirectStage, TheHoldOfAPlanThatNeverCameEndsWithTheNextLeader) {
+  const StagingWorker rank(0, 1);
+  std::shared_ptr<StageLeader> leader = direct_leader(rank, 1000);
+  const StagedBlocks planned = stage_on(*leader);
+  ASSERT_EQ(planned.blocks, kBlocks);
+  ASSERT_TRUE(leader->allocated(planned.hold));
+  StepPlan never_bound;
+  leader->plan(std::vector{planned.hold}, &never_bound);
+  ASSERT_EQ(never_bound.done_holds, std::vector{planned.hold});
+  leader = nullptr;
+  EXPECT_EQ(rank.worker->stats().holds_open, 1u) << "its load might still come";
+  leader = direct_leader(rank, 2000);
+  EXPECT_EQ(rank.worker->stats().holds_open, 0u);
+  EXPECT_EQ(rank.worker->stats().tier_blocks_held, 0u);
+  EXPECT_EQ(stage_on(*leader).blocks, kBlocks) << "its own orders are taken";
 }
 
 TEST(ChannelStage, AnOrderBesideAConnectionIsAnswered) {
