@@ -151,11 +151,6 @@ void finished(SchedulerObject& scheduler, RequestId id) {
   scheduler.core(release).finished(id);
 }
 
-void reset(SchedulerObject& scheduler, RequestId id) {
-  const GilRelease release;
-  scheduler.core(release).reset(id);
-}
-
 void cancel_load(SchedulerObject& scheduler, RequestId id, std::size_t start_tokens) {
   const GilRelease release;
   scheduler.core(release).cancel_load(id, start_tokens);
@@ -226,7 +221,6 @@ void bind_scheduler(nb::module_& m) {
       .def("plan_step", &plan_step, "batch"_a,
            "An exception loses the loads that were to be planned.")
       .def("finished", &finished, "request"_a)
-      .def("reset", &reset, "request"_a)
       .def("cancel_load", &cancel_load, "request"_a, "start_tokens"_a)
       .def("stats", &numbers, nb::sig(kNumbersType))
       .def("latencies", &latencies, nb::sig(kLatenciesType))

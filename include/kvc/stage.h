@@ -16,6 +16,7 @@
 // Claims and their tests: docs/contract/connector.md.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -27,6 +28,9 @@
 namespace kvc {
 
 using HoldId = std::uint64_t;  // never reused by a leader; 0: none
+
+/// As many holds a rank takes at once; it answers a further order with kNoRoom.
+inline constexpr std::size_t kHoldsMax = 4096;
 
 enum class StageEnd : std::uint8_t {
   kAll,          ///< Every block of the order is staged.
