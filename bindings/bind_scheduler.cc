@@ -19,14 +19,12 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/gil.h"
-#include "bindings/linked_scheduler.h"
-#include "bindings/linked_worker.h"
 #include "bindings/stats.h"
 #include "bindings/status_error.h"
 #include "bindings/store_object.h"
 #include "kvc/clock.h"
+#include "kvc/linked_scheduler.h"
 #include "kvc/log.h"
-#include "kvc/scheduler.h"
 
 namespace kvc::bindings {
 namespace {
@@ -34,10 +32,27 @@ namespace {
 namespace nb = nanobind;
 using nb::literals::operator""_a;
 
-using SchedulerObject = Owned<LinkedScheduler>;
 using WorkerObject = Owned<LinkedWorker>;
 // Request, first report, new tokens, new pages, tokens computed before, tokens of this pass.
 using StepTuple = std::tuple<RequestId, bool, nb::handle, nb::handle, std::size_t, std::size_t>;
+
+/// A scheduler for Python, which has no way to it with the GIL: its calls wait for one another, and
+/// one that does so with the GIL holds up every thread of Python.
+class SchedulerObject {
+ public:
+  explicit SchedulerObject(std::shared_ptr<LinkedScheduler> scheduler)
+      : scheduler_(std::move(scheduler)) {}
+
+  Scheduler& core(const GilRelease& /*proof*/) const { return scheduler_->core(); }
+  ChannelServerStats channel_stats(const GilRelease& /*proof*/) const {
+    return scheduler_->channel_stats();
+  }
+  /// As Owned::disown().
+  void disown() { scheduler_.disown(); }
+
+ private:
+  Owned<LinkedScheduler> scheduler_;
+};
 
 SchedulerObject make_scheduler(const StoreObject& store, const nb::bytes& keyspace,
                                std::uint32_t tokens_per_block, std::uint32_t world_size,
@@ -58,13 +73,13 @@ SchedulerObject make_scheduler(const StoreObject& store, const nb::bytes& keyspa
   options.replication.half_life = to_duration(half_life_s);
   options.prefill_tokens_per_s = prefill_tokens_per_s;
   options.min_hit_blocks = min_hit_blocks;
-  SchedulerParts parts{.keyspace = to_fingerprint(keyspace),
-                       .store = store.shared(),
-                       .clock = system_clock(),
-                       .logger = make_stderr_logger(LogLevel::kWarning),
-                       .worker = stage_worker == nullptr ? nullptr : stage_worker->shared(),
-                       .address = stage_address,
-                       .ranks = ranks};
+  LinkedSchedulerParts parts{.keyspace = to_fingerprint(keyspace),
+                             .store = store.shared(),
+                             .clock = system_clock(),
+                             .logger = make_stderr_logger(LogLevel::kWarning),
+                             .worker = stage_worker == nullptr ? nullptr : stage_worker->shared(),
+                             .ranks = ranks,
+                             .address = stage_address};
   return SchedulerObject(value_or_throw([&] {
     const GilRelease release;
     return LinkedScheduler::create(std::move(options), std::move(parts));
@@ -82,8 +97,8 @@ std::size_t query(SchedulerObject& scheduler, RequestId id, nb::handle tokens,
                          .media = to_media(media)};
   return value_or_throw([&] {
            const GilRelease release;
-           if (load_budget.has_value()) scheduler->core(release).set_load_budget(*load_budget);
-           return scheduler->core(release).query(id, content, computed_tokens);
+           if (load_budget.has_value()) scheduler.core(release).set_load_budget(*load_budget);
+           return scheduler.core(release).query(id, content, computed_tokens);
          }())
       .tokens;
 }
@@ -91,7 +106,7 @@ std::size_t query(SchedulerObject& scheduler, RequestId id, nb::handle tokens,
 bool allocated(SchedulerObject& scheduler, RequestId id, nb::handle slots) {
   const std::vector<SlotIndex> converted = to_slots(slots);
   const GilRelease release;
-  return scheduler->core(release).allocated(id, converted);
+  return scheduler.core(release).allocated(id, converted);
 }
 
 /// What a runtime reports of one step, read. Apart from the plan, so that a caller knows by which
@@ -126,35 +141,30 @@ nb::bytes plan_step(SchedulerObject& scheduler, const StepBatch& batch) {
   std::string encoded;
   {
     const GilRelease release;
-    encoded = encode_step_plan(scheduler->core(release).plan_step(batch.requests()));
+    encoded = encode_step_plan(scheduler.core(release).plan_step(batch.requests()));
   }
   return to_bytes(encoded);
 }
 
 void finished(SchedulerObject& scheduler, RequestId id) {
   const GilRelease release;
-  scheduler->core(release).finished(id);
-}
-
-void reset(SchedulerObject& scheduler, RequestId id) {
-  const GilRelease release;
-  scheduler->core(release).reset(id);
+  scheduler.core(release).finished(id);
 }
 
 void cancel_load(SchedulerObject& scheduler, RequestId id, std::size_t start_tokens) {
   const GilRelease release;
-  scheduler->core(release).cancel_load(id, start_tokens);
+  scheduler.core(release).cancel_load(id, start_tokens);
 }
 
 SchedulerStats stats_of(const SchedulerObject& scheduler) {
   const GilRelease release;
-  return scheduler->core(release).stats();
+  return scheduler.core(release).stats();
 }
 
 nb::dict numbers(const SchedulerObject& scheduler) {
   const ChannelServerStats channel = [&] {
     const GilRelease release;
-    return scheduler->channel_stats(release);
+    return scheduler.channel_stats(release);
   }();
   nb::dict all = to_numbers(stats_of(scheduler), kSchedulerStats);
   all.update(to_numbers(channel, kChannelServerStats));
@@ -168,7 +178,7 @@ nb::dict latencies(const SchedulerObject& scheduler) {
 nb::list explain(const SchedulerObject& scheduler) {
   const std::vector<std::string> lines = [&] {
     const GilRelease release;
-    return scheduler->core(release).explain();
+    return scheduler.core(release).explain();
   }();
   nb::list list;
   for (const std::string& line : lines) list.append(to_str(line));
@@ -177,7 +187,7 @@ nb::list explain(const SchedulerObject& scheduler) {
 
 void note_opted_out(SchedulerObject& scheduler, RequestId id, std::string_view why) {
   const GilRelease release;
-  scheduler->core(release).note_opted_out(id, why);
+  scheduler.core(release).note_opted_out(id, why);
 }
 
 }  // namespace
@@ -211,7 +221,6 @@ void bind_scheduler(nb::module_& m) {
       .def("plan_step", &plan_step, "batch"_a,
            "An exception loses the loads that were to be planned.")
       .def("finished", &finished, "request"_a)
-      .def("reset", &reset, "request"_a)
       .def("cancel_load", &cancel_load, "request"_a, "start_tokens"_a)
       .def("stats", &numbers, nb::sig(kNumbersType))
       .def("latencies", &latencies, nb::sig(kLatenciesType))

@@ -10,15 +10,14 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/gil.h"
-#include "bindings/linked_worker.h"
 #include "bindings/stats.h"
 #include "bindings/status_error.h"
 #include "bindings/store_object.h"
 #include "kvc/clock.h"
 #include "kvc/device.h"
 #include "kvc/executor.h"
+#include "kvc/linked_worker.h"
 #include "kvc/log.h"
-#include "kvc/worker.h"
 
 namespace kvc::bindings {
 namespace {
@@ -52,12 +51,10 @@ WorkerObject make_worker(const StoreObject& store, std::uint32_t rank, std::uint
                     .clock = system_clock(),
                     .logger = make_stderr_logger(LogLevel::kWarning),
                     .copier = make_host_page_copier()};
-  const std::shared_ptr<Logger> logger = parts.logger;
-  std::unique_ptr<Worker> worker = value_or_throw([&] {
+  return WorkerObject(value_or_throw([&] {
     const GilRelease release;
-    return Worker::create(options, std::move(parts));
-  }());
-  return WorkerObject(std::make_shared<LinkedWorker>(std::move(worker), options, logger));
+    return LinkedWorker::create(options, std::move(parts));
+  }()));
 }
 
 void register_layout(WorkerObject& worker, const nb::bytes& keyspace, const DenseLayout& layout) {

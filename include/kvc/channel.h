@@ -105,8 +105,10 @@ static_assert(covers_all(kChannelServerStats));
 /// The way to a rank of the same process, which is always connected. Orders reach `stage`, and its
 /// reports `sink` as long as that lives, on the threads of their callers. Null without `stage`: the
 /// rank is closed, and a leader with no link to it promises nothing.
+/// Holds up to `newest_before` (StageLeaderOptions) end: an earlier leader ends all of its own but
+/// those that it has planned, and their plan may never come.
 std::shared_ptr<StageLink> make_direct_link(std::uint32_t rank, std::shared_ptr<StageRank> stage,
-                                            std::weak_ptr<StageSink> sink);
+                                            std::weak_ptr<StageSink> sink, HoldId newest_before);
 
 class ChannelServer {
  public:

@@ -5,7 +5,7 @@
 //   query()      hashes the prompt and probes the store; the answer is a promise for this request
 //   allocated()  tells the pages; from here on the promise is firm
 //   plan_step()  once per executed batch: emits the promised loads and the pages to save
-//   finished()   or reset(): forgets the request. Requests that vanish silently are forgotten when
+//   finished()   forgets the request. Requests that vanish silently are forgotten when
 //                the tracker is full, oldest first.
 //
 // `leased` promise: the probe's lease protects the promised blocks until the load, which follows in
@@ -250,10 +250,9 @@ class Scheduler {
   /// A promise that can not be kept because of something inside makes the step fail (loads_lost).
   StepPlan plan_step(std::span<const StepRequest> batch);
 
-  /// Idempotent; unknown ids are ignored.
+  /// The request is over, or its allocation is gone and it will be queried again. Idempotent;
+  /// unknown ids are ignored.
   void finished(RequestId id);
-  /// The allocation is gone and the request will be queried again.
-  void reset(RequestId id);
   /// Blocks of the promise at or after `start_tokens` will not be used.
   void cancel_load(RequestId id, std::size_t start_tokens);
 

@@ -32,6 +32,9 @@ using HoldId = std::uint64_t;  // never reused by a leader; 0: none
 /// Of one order: an order is one message, and the messages have a bound.
 inline constexpr std::size_t kMaxOrderBlocks = std::size_t{1} << 16;
 
+/// As many holds a rank takes at once; it answers a further order with kNoRoom.
+inline constexpr std::size_t kHoldsMax = 4096;
+
 enum class StageEnd : std::uint8_t {
   kAll,          ///< Every block of the order is staged.
   kMissing,      ///< The first block that is not staged is not in the store (or a shard of it).

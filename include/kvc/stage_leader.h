@@ -32,8 +32,8 @@ struct StageLeaderOptions {
   /// Ranks that load, also where blocks are stored once for all of them.
   std::uint32_t world_size = 1;
   /// Promises that may be open or firm at once, without those whose load is planned; past it
-  /// nothing is promised.
-  std::size_t max_holds = 4096;
+  /// nothing is promised. At most kHoldsMax.
+  std::size_t max_holds = kHoldsMax;
   /// Its holds are numbered from the next one on. A rank that meets another leader knows the
   /// numbers of the one before: they must be smaller. 0 will do for a leader whose ranks end with
   /// it.

@@ -1,4 +1,4 @@
-// Staging through a channel: a leader of promises on one end, a rank's worker on the other.
+// Staging through a channel, with a rank's worker at the other end.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -8,7 +8,7 @@
 #include "channel/channel_fixture.h"
 #include "connector/worker_fixture.h"
 #include "kvc/executor.h"
-#include "kvc/stage_leader.h"
+#include "kvc/linked_worker.h"
 
 namespace kvc {
 namespace {
@@ -21,40 +21,6 @@ std::vector<BlockHash> staged_blocks() {
   return blocks;
 }
 
-/// A leader of two ranks. The first has every block.
-class StagingLeader {
- public:
-  explicit StagingLeader(HoldId newest_before)
-      : leader_(std::make_shared<StageLeader>(
-            StageLeaderOptions{.world_size = 2, .newest_before = newest_before}, system_clock())) {
-    Result<std::unique_ptr<ChannelServer>> made = ChannelServer::create(
-        {.world_size = 2, .folder = ::testing::TempDir(), .heartbeat = kPatient}, kTestKeyspace,
-        make_null_logger());
-    EXPECT_TRUE(made.ok()) << made.status().to_string();
-    server_ = std::move(*made);
-    leader_->set_links(
-        {make_direct_link(0, std::make_shared<FakeRank>(), leader_), server_->link(1)});
-    server_->serve(leader_, [leader = std::weak_ptr(leader_)] {
-      const std::shared_ptr<StageLeader> alive = leader.lock();
-      return alive == nullptr ? LiveHolds{} : alive->live_holds();
-    });
-  }
-  ~StagingLeader() { server_->close(); }
-
-  const std::string& rendezvous() const { return server_->rendezvous(); }
-  bool wait_for_rank() const {
-    return eventually([this] { return leader_->connected(); });
-  }
-  StagedBlocks stage() {
-    return leader_->stage(staged_blocks(),
-                          Deadline::after(*system_clock(), std::chrono::seconds(20)));
-  }
-
- private:
-  const std::shared_ptr<StageLeader> leader_;
-  std::unique_ptr<ChannelServer> server_;
-};
-
 /// The second rank: its memory, its fetches and its way to the leader are the real ones.
 struct StagingRank : WorkerWorld {
   StagingRank() {
@@ -62,53 +28,15 @@ struct StagingRank : WorkerWorld {
     options.rank = 1;
     options.world_size = 2;
     executor_in_use = make_thread_pool({.name = "stage", .threads = 2});
-    start();
-    for (std::uint64_t number = 1; number <= kBlocks; ++number) {
-      put_raw(shard(number), sealed(number));
-    }
-    Result<std::unique_ptr<ChannelClient>> made =
-        ChannelClient::create({.rank = 1, .world_size = 2, .heartbeat = kPatient}, kTestKeyspace,
-                              worker->stage_rank(), logger);
+    put_all(kBlocks);
+    Result<std::shared_ptr<LinkedWorker>> made = LinkedWorker::create(options, parts(), kPatient);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
-    client = std::move(*made);
+    linked = std::move(made).value();
+    EXPECT_TRUE(linked->register_layout(kTestKeyspace, pool.layout).ok());
   }
 
-  std::unique_ptr<ChannelClient> client;
+  std::shared_ptr<LinkedWorker> linked;
 };
-
-void expect_all_staged(StagingLeader& leader, StagingRank& rank) {
-  ASSERT_TRUE(rank.client->meet(leader.rendezvous()).ok());
-  ASSERT_TRUE(leader.wait_for_rank());
-  for (int query = 0; query < 2; ++query) {
-    const StagedBlocks staged = leader.stage();
-    EXPECT_EQ(staged.blocks, kBlocks) << "ended by " << static_cast<int>(staged.end);
-  }
-}
-
-TEST(ChannelStage, ARankTakesTheOrdersOfEveryLeaderThatItMeets) {
-  StagingRank rank;
-  // One ends in good order before the next is met; another is there still, and is left.
-  HoldId newest_before = 0;
-  std::vector<std::unique_ptr<StagingLeader>> still_there;
-  for (const bool ends : {true, true, false, false, true}) {
-    auto leader = std::make_unique<StagingLeader>(newest_before);
-    expect_all_staged(*leader, rank);
-    if (!ends) still_there.push_back(std::move(leader));
-    leader.reset();
-    EXPECT_TRUE(ends ? eventually([&] { return rank.client->stats().connected == 0; }) : true);
-    newest_before += 1000;
-  }
-}
-
-TEST(ChannelStage, NoHoldOfALeaderThatWasLeftStays) {
-  StagingRank rank;
-  StagingLeader first(0);
-  expect_all_staged(first, rank);
-  EXPECT_EQ(rank.worker->stats().holds_open, 2u);
-  StagingLeader second(1000);
-  expect_all_staged(second, rank);
-  EXPECT_EQ(rank.worker->stats().holds_open, 2u) << "those of the second";
-}
 
 TEST(ChannelStage, AnOrderBesideAConnectionIsAnswered) {
   StagingRank rank;
@@ -125,7 +53,9 @@ TEST(ChannelStage, AnOrderBesideAConnectionIsAnswered) {
         {.hold = 5, .blocks = staged_blocks(), .fetch_budget = std::chrono::seconds(30)});
     return LiveHolds{.live = {5}, .newest = 5};
   });
-  ASSERT_TRUE(rank.client->meet((*server)->rendezvous()).ok());
+  StepPlan plan{.keyspace = kTestKeyspace, .loads = {}, .saves = {}};
+  plan.rendezvous = (*server)->rendezvous();
+  rank.linked->bind(plan);
   ASSERT_TRUE(sink->wait_for_progress(1));
   EXPECT_TRUE(eventually([&] { return sink->progress().back().second.done; }));
   EXPECT_EQ(sink->progress().back().second.staged, kBlocks);

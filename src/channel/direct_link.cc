@@ -28,8 +28,9 @@ class DirectLink final : public StageLink {
 }  // namespace
 
 std::shared_ptr<StageLink> make_direct_link(std::uint32_t rank, std::shared_ptr<StageRank> stage,
-                                            std::weak_ptr<StageSink> sink) {
+                                            std::weak_ptr<StageSink> sink, HoldId newest_before) {
   if (stage == nullptr) return nullptr;
+  if (newest_before != 0) stage->keep_only({}, newest_before);
   return std::make_shared<DirectLink>(rank, std::move(stage), std::move(sink));
 }
 

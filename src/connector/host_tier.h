@@ -42,7 +42,7 @@
 namespace kvc {
 
 struct HostTierOptions {
-  std::size_t holds_max = 4096;     ///< One more order is refused (kNoRoom).
+  std::size_t holds_max = kHoldsMax;  ///< One more order is refused (kNoRoom).
   std::size_t loose_max = 16;       ///< Orders that go on without a hold; beyond, the oldest ends.
   std::size_t releases_max = 4096;  ///< Remembered, in case their order comes later.
   std::size_t spare_pages = 0;      ///< Free pages that neither fetches nor saves take.

@@ -168,7 +168,7 @@ TEST_F(Leases, ARenewalDoesNotEndWhatWasPromisedMeanwhile) {
   eventful->meanwhile = [&] {
     eventful->meanwhile = nullptr;
     world_.clock->advance(std::chrono::milliseconds(1));
-    world_.scheduler->reset(1);
+    world_.scheduler->finished(1);
     EXPECT_EQ(world_.query(1, tokens_).blocks, 4u);
     world_.scheduler->allocated(1, make_slots(kBlocks + 1));
   };

@@ -29,11 +29,11 @@ namespace kvc {
 struct PromiseBookOptions {
   std::uint32_t ranks = 1;
   /// Holds that are alive, or whose end no plan has told yet. One more is not begun.
-  std::size_t max_holds = 4096;
+  std::size_t max_holds = kHoldsMax;
   /// Holds of different leaders must differ, since a rank may outlive one and meet another.
   HoldId newest_before = 0;
   /// From the promise to its allocation.
-  Duration hold_for = std::chrono::seconds(10);
+  Duration hold_for{0};
   /// Plans from one that says which holds are alive to the next; > 0.
   std::uint64_t plans_per_list = 32;
 };

@@ -475,7 +475,7 @@ class Engine {
     if (chance(50)) return end(request.id, chance(60));  // Cancelled, not always with a word.
     // Preempted: the allocation goes, the request is queried and announced as new again.
     free_slots(request);
-    if (chance(60)) scheduler_->reset(request.id);
+    if (chance(60)) scheduler_->finished(request.id);
     if (!allocate(request)) end(request.id, true);
   }
 

@@ -220,8 +220,6 @@ StepPlan Scheduler::plan_step(std::span<const StepRequest> batch) {
 
 void Scheduler::finished(RequestId id) { impl_->forget(id); }
 
-void Scheduler::reset(RequestId id) { impl_->forget(id); }
-
 void Scheduler::cancel_load(RequestId id, std::size_t start_tokens) {
   const MutexLock lock(impl_->mutex);
   TrackedRequest* request = impl_->tracker.find(id);

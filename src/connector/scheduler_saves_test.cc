@@ -400,7 +400,7 @@ TEST(FaultKinds, B40_ReplayIsSavedAgainUnderTheSameNames) {
   life.allocate();
   life.begin(0, 2 * B);
   const std::vector<PageTask> first = life.plan.saves;
-  world.scheduler->reset(1);
+  world.scheduler->finished(1);
   EXPECT_EQ(life.go_on(2 * B, 1, {3}), Slots{}) << "forgotten";
   life.slots() = {50, 51};
   life.query();

@@ -333,22 +333,20 @@ TEST(SchedulerStaged, OtherQueryOfTheRequestReleasesItsHold) {
 }
 
 TEST(SchedulerStaged, EndOfARequestReleasesItsHold) {
-  for (const bool finish : {true, false}) {
-    for (const bool with_pages : {true, false}) {
-      StagedWorld world;
-      const std::vector<Token> tokens = world.stored_prompt(5);
-      world.query(1, tokens);
-      if (with_pages) {
-        ASSERT_TRUE(world.scheduler->allocated(1, make_slots(6)));
-      }
-      finish ? world.scheduler->finished(1) : world.scheduler->reset(1);
-      EXPECT_EQ(world.releases(), (Releases{{world.last_hold(), 0}}));
-      const StepPlan plan = world.plan();
-      EXPECT_TRUE(plan.loads.empty());
-      EXPECT_TRUE(plan.done_holds.empty());
-      EXPECT_EQ(plan.released, (Releases{{world.last_hold(), 0}}));
-      EXPECT_EQ(world.scheduler->stats().promises_held, 0u);
+  for (const bool with_pages : {true, false}) {
+    StagedWorld world;
+    const std::vector<Token> tokens = world.stored_prompt(5);
+    world.query(1, tokens);
+    if (with_pages) {
+      ASSERT_TRUE(world.scheduler->allocated(1, make_slots(6)));
     }
+    world.scheduler->finished(1);
+    EXPECT_EQ(world.releases(), (Releases{{world.last_hold(), 0}}));
+    const StepPlan plan = world.plan();
+    EXPECT_TRUE(plan.loads.empty());
+    EXPECT_TRUE(plan.done_holds.empty());
+    EXPECT_EQ(plan.released, (Releases{{world.last_hold(), 0}}));
+    EXPECT_EQ(world.scheduler->stats().promises_held, 0u);
   }
 }
 
@@ -729,7 +727,7 @@ TEST(SchedulerStaged, RandomLivesKeepEveryFirmPromiseAndLeaveNothingHeld) {
         ranks.carry_out(world.plan(), expired, 300'000);
         break;
       case 5:
-        random.chance(500'000) ? world.scheduler->finished(id) : world.scheduler->reset(id);
+        world.scheduler->finished(id);
         break;
       case 6:
         world.scheduler->cancel_load(id, kBlockTokens * random.below(blocks));

@@ -358,20 +358,14 @@ TEST(Scheduler, CancelInsideABlockKeepsTheBlock) {
 }
 
 TEST(Scheduler, EndOfARequestTakesItsLoadsAlong) {
-  for (const bool finish : {true, false}) {
-    SchedulerFixture world;
-    const std::vector<Token> tokens = make_tokens(3 * kBlockTokens);
-    world.publish(names_of(tokens));
-    world.query(1, tokens);
-    world.scheduler->allocated(1, make_slots(3));
-    for (int i = 0; i < 2; ++i) {
-      finish ? world.scheduler->finished(1) : world.scheduler->reset(1);
-    }
-    world.scheduler->finished(99);
-    world.scheduler->reset(99);
-    EXPECT_TRUE(world.plan().loads.empty()) << "its pages may be another request's by now";
-    EXPECT_EQ(world.scheduler->stats().requests_tracked, 0u);
-  }
+  SchedulerFixture world;
+  const std::vector<Token> tokens = make_tokens(3 * kBlockTokens);
+  world.publish(names_of(tokens));
+  world.query(1, tokens);
+  world.scheduler->allocated(1, make_slots(3));
+  for (const RequestId id : {1u, 1u, 99u}) world.scheduler->finished(id);
+  EXPECT_TRUE(world.plan().loads.empty()) << "its pages may be another request's by now";
+  EXPECT_EQ(world.scheduler->stats().requests_tracked, 0u);
 }
 
 TEST(Scheduler, NewQueryReplacesWhatWasKnown) {
@@ -681,7 +675,7 @@ TEST(FaultKinds, B83_EndedRequestsLeaveNothingBehind) {
     world.query(id, tokens, id % 3 == 0 ? 3 * kBlockTokens : 0);
     if (id % 2 == 0) world.scheduler->allocated(id, slots);
     if (id % 7 == 0) world.plan();
-    id % 4 == 0 ? world.scheduler->reset(id) : world.scheduler->finished(id);
+    world.scheduler->finished(id);
   }
   EXPECT_EQ(world.scheduler->stats().requests_tracked, 0u);
   EXPECT_TRUE(world.plan().empty());

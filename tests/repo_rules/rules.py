@@ -267,6 +267,8 @@ ALLOWED_INCLUDES = {
     "connector": {
         *("base", "keyspace", "format", "layout", "store", "commit", "replication", "connector")
     },
+    # What both need of each other goes through public headers.
+    "linked": {"base", "os", "linked"},
 }
 
 
