@@ -339,10 +339,10 @@ void ChannelClient::Core::on_refusal(Refusal refusal) {
 
 void ChannelClient::Core::on_bye() {
   hang_up();
-  end_holds();
-  set_phase(Phase::kResting);
   lines_.log(LogLevel::kInfo,
              "rank " + std::to_string(options_.rank) + ": " + describe(*leader_) + " has ended");
+  end_holds();
+  set_phase(Phase::kResting);
 }
 
 /// All of the leader that was met last. None past what it spoke of: the holds of the next leader
