@@ -79,6 +79,7 @@ struct Scheduler::Impl {
   /// Cuts it to what is worth its load.
   void decide(Decision* decision, Instant now) KVC_EXCLUDES(mutex);
   /// Cuts it to what all ranks have staged of `blocks` in time; the hold of that.
+  bool comes_in_time(const Decision& decision, Deadline deadline) const;
   HoldId stage(std::span<const BlockHash> blocks, Deadline deadline, Decision* decision)
       KVC_EXCLUDES(mutex);
   /// The promise of an earlier, still unused query that asked the same: of a short while ago, or

@@ -197,11 +197,22 @@ HoldId Scheduler::Impl::ask(std::span<const BlockHash> blocks, Instant now, Deci
     return 0;
   }
   const std::span<const BlockHash> ordered = blocks.first(decision->offered);
-  if (ordered.size() > decision->resident) return stage(ordered, time.fetches, decision);
+  if (ordered.size() > decision->resident && comes_in_time(*decision, time.fetches)) {
+    return stage(ordered, time.fetches, decision);
+  }
   // Whoever does not have them either has to fetch them, which nobody has weighed against computing
   // them: there is time for an answer, not for a fetch. It goes on for later requests.
-  const Instant each_until = clock->now() + time.each;
+  const Instant each_until =
+      clock->now() + (decision->resident == 0 ? Duration::zero() : time.each);
   return stage(ordered, {std::min(time.residents.at, each_until)}, decision);
+}
+
+/// Whether as much as a block can be expected by `deadline`, as far as fetches so far tell: a store
+/// that is slower than that would cost every step its whole budget, and give nothing.
+bool Scheduler::Impl::comes_in_time(const Decision& decision, Deadline deadline) const {
+  if (decision.blocks_per_second <= 0) return true;
+  const double left = std::chrono::duration<double>(deadline.remaining(*clock)).count();
+  return decision.blocks_per_second * left >= 1;
 }
 
 ProbeOptions Scheduler::Impl::probing() const {

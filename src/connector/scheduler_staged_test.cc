@@ -225,6 +225,32 @@ TEST(SchedulerStaged, ManyLongPromptsWaitForOneBudgetWhateverTheStoreDoes) {
   }
 }
 
+TEST(SchedulerStaged, StoreThatIsKnownToBeTooSlowIsOrderedFromAndNotWaitedFor) {
+  StagedWorld world;
+  const Duration budget = world.options.lookup_deadline;
+  const std::vector<Token> tokens = world.stored_prompt(5);
+  world.clock->set_tick(std::chrono::milliseconds(1));
+  world.stage.works_on(1, 0, Duration::zero());  // Its fetches take longer than a step waits.
+  const auto step = [&](RequestId id) {
+    const Instant begin = world.clock->now();
+    EXPECT_EQ(world.query(id, tokens).blocks, 0u);
+    world.plan();
+    return world.clock->now() - begin;
+  };
+  EXPECT_GE(step(1), budget / 2) << "nobody knows yet";
+  for (RequestId id = 2; id < 10; ++id) EXPECT_LE(step(id), std::chrono::milliseconds(100)) << id;
+  EXPECT_EQ(world.stage.orders(), 9u) << "late fetches serve later requests";
+  EXPECT_EQ(world.scheduler->stats().blocks_missed_late, 9u * 5u);
+  world.resident = 2;
+  world.stage.works_on(1, 2, Duration::zero());
+  EXPECT_EQ(world.query(10, tokens).blocks, 2u) << "what both have is promised all the same";
+  world.plan();
+  world.resident = 0;
+  world.clock->advance(FetchSpeed::kFreshFor);
+  world.stage.stages(1, 5);
+  EXPECT_EQ(world.query(11, tokens).blocks, 5u) << "it is tried again from time to time";
+}
+
 TEST(SchedulerStaged, WhatAnotherRankHasToFetchOfResidentBlocksIsNotWaitedForLong) {
   StagedWorld world;
   world.options.prefill_tokens_per_s = 1000;
