@@ -18,10 +18,14 @@ namespace {
 constexpr int kLeaseShare = 4;
 
 /// Of a step's time for lookups, for what rank 0 has in memory alone: when a store that hangs has
-/// used up the rest, it is still asked of the other ranks, which takes them a message each. One
-/// such order waits no longer than that at any time.
+/// used up the rest, it is still asked of the other ranks, which takes them a message each.
 constexpr Duration kResidentTime = std::chrono::milliseconds(50);
 constexpr int kResidentShare = 8;  // At most that part of a short time.
+
+/// Of the whole time, what one order of such blocks may wait while nothing else has used it up.
+/// Much longer than a message takes on a machine that is busy, and short for whoever waits for a
+/// fetch that nobody has weighed against computing.
+constexpr int kOneResidentShare = 4;
 
 /// The counter of each reason to miss; null where nothing can be missed for it.
 constexpr auto kMissCounters = [] {
@@ -201,7 +205,7 @@ HoldId Scheduler::Impl::ask(std::span<const BlockHash> blocks, Instant now, Deci
     return stage(ordered, time.fetches, decision);
   }
   // Whoever does not have them either has to fetch them, which nobody has weighed against computing
-  // them: there is time for an answer, not for a fetch. It goes on for later requests.
+  // them: there is time for an answer, not for a long fetch. It goes on for later requests.
   const Instant each_until =
       clock->now() + (decision->resident == 0 ? Duration::zero() : time.each);
   return stage(ordered, {std::min(time.residents.at, each_until)}, decision);
@@ -297,7 +301,7 @@ Scheduler::Impl::LookupTime Scheduler::Impl::lookup_time(Instant now) {
   const MutexLock lock(mutex);
   return {.fetches = {now + step_time.left(all - kept)},
           .residents = {now + step_time.left(all)},
-          .each = kept};
+          .each = all / kOneResidentShare};
 }
 
 std::size_t Scheduler::Impl::load_room() {

@@ -261,7 +261,7 @@ TEST(SchedulerStaged, WhatAnotherRankHasToFetchOfResidentBlocksIsNotWaitedForLon
   world.stage.works_on(1, 2, Duration::zero());  // It has evicted three, and its store hangs.
   const Instant begin = world.clock->now();
   EXPECT_EQ(world.query(1, tokens).blocks, 2u);
-  EXPECT_LE(world.clock->now() - begin, std::chrono::milliseconds(60));
+  EXPECT_LE(world.clock->now() - begin, std::chrono::milliseconds(260));
   EXPECT_EQ(world.stage.links[1]->orders().back().blocks.size(), 5u)
       << "what comes later serves later requests";
   // Nor once the probe for what follows them has cost its time.
@@ -270,7 +270,7 @@ TEST(SchedulerStaged, WhatAnotherRankHasToFetchOfResidentBlocksIsNotWaitedForLon
   world.store->answer_with(Reaction::kDown);
   const Instant next = world.clock->now();
   EXPECT_EQ(world.query(2, tokens).blocks, 2u);
-  EXPECT_LE(world.clock->now() - next, std::chrono::milliseconds(60));
+  EXPECT_LE(world.clock->now() - next, std::chrono::milliseconds(260));
   // What says nothing of how fast a store is, is not taken for that.
   world.plan();
   world.stage.works_on(1, 0, Duration::zero());
