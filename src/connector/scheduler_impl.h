@@ -51,10 +51,14 @@ struct Scheduler::Impl {
         tracker(options.max_tracked_requests),
         leases({.lease = leader == nullptr ? store->capabilities().lease : Duration::zero()}),
         chains(hashing, kTokensKept),
-        handed_out(clock),
+        handed_out(clock, kHandedOutKept),
         replication(options.replication, store->capabilities().max_replicas),
         decisions(options.explained_requests),
         step_time(options.lookup_deadline) {}
+
+  /// As many as a few long prompts have. A block too many is looked up once more before it is
+  /// saved.
+  static constexpr std::size_t kHandedOutKept = 8192;
 
   struct LookupTime {
     Deadline fetches;    ///< For what has to be asked of the store.
