@@ -1,7 +1,7 @@
 # One entry for people and for CI. Every target does its own set-up. Day to day: docs/hacking.md.
 .DEFAULT_GOAL := help
-.PHONY: help setup package demo showcase test test-fast bench crash-test fault-test soak-test \
-	simulate planted lint docs format asan tsan clean
+.PHONY: help setup package tools demo showcase test test-fast bench crash-test fault-test \
+	soak-test simulate planted lint docs format asan tsan clean
 VENV := .venv/bin
 
 help:
@@ -26,7 +26,10 @@ setup:
 	@scripts/setup
 
 package:
-	@scripts/setup --no-native
+	@scripts/setup --no-tests
+
+tools:
+	@scripts/setup --no-build
 
 demo: package
 	@$(VENV)/mooncake-trtllm demo --backend mooncake
@@ -64,12 +67,12 @@ SEEDS ?= 50000
 FIRST ?= $(shell printf '%d' 0x$$(git rev-parse --short=8 HEAD 2>/dev/null || echo 1))
 SIMULATIONS := build/release/tests/sim
 
-simulate: setup
+simulate: tools
 	@cmake --preset release -DKVC_BUILD_BENCH=OFF >/dev/null
 	@cmake --build --preset release --target kvc_simulate
 	@$(SIMULATIONS)/kvc_simulate --seeds $(SEEDS) --first $(FIRST)
 
-planted: setup
+planted: tools
 	@cmake --preset release -DKVC_BUILD_BENCH=OFF >/dev/null
 	@cmake --build --preset release --target kvc_simulate_planted
 	@$(SIMULATIONS)/kvc_simulate_planted --hunt 500000

@@ -87,7 +87,7 @@ class _Resources:
                 try:
                     self._core = self._make(keyspace)
                     if self._attempts_failed > 0:
-                        log.info("the scheduler could be made by now: blocks are reused")
+                        log.essential("the scheduler could be made by now: blocks are reused")
                 except OwnWorkerUnknownError as reason:
                     self._awaited = str(reason)
                 except KvConnectorStoreError as error:

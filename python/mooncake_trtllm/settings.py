@@ -164,7 +164,7 @@ def _read(setting: str, path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise _unreadable(setting, path, _reason(error)) from None
+        raise _unreadable(setting, path, error) from None
 
 
 def _secret(path: str) -> bytes:
@@ -173,9 +173,9 @@ def _secret(path: str) -> bytes:
     try:
         secret = Path(path).read_bytes().strip()
     except OSError as error:
-        raise _unreadable("MC_KEY_SECRET_FILE", path, _reason(error)) from None
+        raise _unreadable("MC_KEY_SECRET_FILE", path, error) from None
     if not secret:
-        raise _unreadable("MC_KEY_SECRET_FILE", path, "it is empty")
+        raise _unreadable("MC_KEY_SECRET_FILE", path, ValueError("it is empty"))
     return secret
 
 
@@ -189,7 +189,7 @@ def _lora_ids(path: str) -> Mapping[int, str]:
             raise ValueError("it is no JSON object of adapter numbers and identities")
         return lora_ids_from(entries)
     except (ValueError, RecursionError) as error:
-        raise _unreadable("MC_LORA_IDS", path, str(error)) from None
+        raise _unreadable("MC_LORA_IDS", path, error) from None
 
 
 def _reason(error: Exception) -> str:
@@ -197,7 +197,8 @@ def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def _unreadable(setting: str, path: str, reason: str) -> KvConnectorConfigError:
-    return KvConnectorConfigError(
-        f"{setting}={path}: {reason}. Remedy: correct the file, or {setting}"
-    )
+def _unreadable(setting: str, path: str, error: Exception) -> KvConnectorConfigError:
+    remedy = f"correct the file, or {setting}"
+    if isinstance(error, FileNotFoundError):
+        remedy = f"create the file, or unset {setting}"
+    return KvConnectorConfigError(f"{setting}={path}: {_reason(error)}. Remedy: {remedy}")

@@ -400,6 +400,14 @@ def test_every_kind_of_fault_has_its_row() -> None:
                 assert any(re.match(rf"(?i)(?:test_)?{name}_", test) for test in tests), name
 
 
+def test_every_mark_of_the_simulation_has_its_row() -> None:
+    code = (ROOT / "testing" / "sim" / "site.cc").read_text()
+    names = re.findall(r'"([^"]+)"', code.partition("kNames{")[2].partition("};")[0])
+    (rows,) = tables(section("docs/contract/simulation.md", "The marks"), "mark")
+    assert len(names) > 40
+    assert [name for row in rows for name in re.findall(r"`([^`]+)`", f"`{row}`")] == names
+
+
 # Output fields --------------------------------------------------------------------------------
 
 TYPES: dict[str, tuple[type, ...]] = {

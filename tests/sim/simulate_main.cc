@@ -1,9 +1,5 @@
 // kvc_simulate: deterministic worlds by seed. See docs/contract/simulation.md.
 //
-//   kvc_simulate --seeds N [--first S] [--threads T]   N schedules, from seed S on
-//   kvc_simulate --replay S                            one seed, event by event
-//   kvc_simulate_planted --planted NAME --seeds N ...  with a bug planted in the product
-//   kvc_simulate_planted --hunt N [--first S]          each planted bug, until it is caught
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -20,6 +16,30 @@
 
 namespace kvc::sim {
 namespace {
+
+constexpr const char* kHelp =
+    "usage: %s [--seeds N] [--first S] [--threads T] [--failures F]\n"
+    "       %s --replay S\n"
+    "       %s --hunt N [--first S]\n"
+    "\n"
+    "Simulated worlds with faults, one by each seed.\n"
+    "\n"
+    "  --seeds N       run until N schedules count (default 1000). One counts if a fault fired\n"
+    "                  and a block was stored, so that this takes more than N seeds\n"
+    "  --first S       the first seed (default: KVC_SIMULATION_FIRST, or 1)\n"
+    "  --threads T     at the same time (default: one for each core)\n"
+    "  --failures F    end after so many violations (default 1)\n"
+    "  --replay S      one seed, event by event\n"
+    "  --planted NAME  with this bug in the product (kvc_simulate_planted)\n"
+    "  --hunt N        each planted bug, until it is caught or N schedules count, then as many\n"
+    "                  seeds without a bug (kvc_simulate_planted)\n"
+    "  --help          this text\n"
+    "\n"
+    "Exit code 0: no violation, and every bug was caught; 1: otherwise; 2: wrong arguments.\n";
+
+void print_help(const char* program, std::FILE* out) {
+  std::fprintf(out, kHelp, program, program, program);
+}
 
 struct Arguments {
   RunOptions run;
@@ -70,7 +90,9 @@ bool parse(int count, char** words, Arguments* arguments) {
       return false;
     }
   }
-  return count % 2 == 1;
+  // Without a schedule, nothing would be tried and nothing found.
+  const RunOptions& run = arguments->run;
+  return count % 2 == 1 && run.schedules > 0 && run.threads > 0 && run.failures_max > 0;
 }
 
 /// A bug must be noticed by the harm that it does. A report that is sent twice does none but that
@@ -103,6 +125,7 @@ int run(const Arguments& arguments, const char* program) {
                 arguments.planted.empty() ? "" : " --planted ", arguments.planted.c_str(),
                 static_cast<unsigned long long>(failure.seed));
   }
+  std::printf("%zu violation%s\n", totals.failures.size(), totals.failures.size() == 1 ? "" : "s");
   return totals.failures.empty() ? 0 : 1;
 }
 
@@ -139,12 +162,13 @@ int hunt(const Arguments& arguments) {
 }  // namespace kvc::sim
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--help") {
+    kvc::sim::print_help(argv[0], stdout);
+    return 0;
+  }
   kvc::sim::Arguments arguments;
   if (!kvc::sim::parse(argc, argv, &arguments)) {
-    std::fprintf(stderr,
-                 "usage: %s [--seeds N] [--first S] [--threads T] [--failures F] [--replay S] "
-                 "[--planted NAME] [--hunt N]\n",
-                 argv[0]);
+    kvc::sim::print_help(argv[0], stderr);
     return 2;
   }
   if (!kvc::sim::plant(arguments.planted) || (arguments.hunt && kvc::sim::planted_bugs().empty())) {

@@ -97,10 +97,26 @@ def test_mistakes_in_the_file(
         ("MC_KEY_EPOCH", "soon", ["MC_KEY_EPOCH", "soon"]),
         ("MC_STAGING_BYTES", "12 parsecs", ["MC_STAGING_BYTES", "12 parsecs"]),
         ("MC_METRICS_PORT", "65536", ["MC_METRICS_PORT", "65536"]),
-        ("MC_KV_CONFIG", "/nowhere/kv.toml", ["MC_KV_CONFIG", "/nowhere/kv.toml", "Remedy"]),
-        ("MC_KEY_SECRET_FILE", "/nowhere/s", ["MC_KEY_SECRET_FILE", "/nowhere/s", "Remedy"]),
-        ("MC_LORA_IDS", "/nowhere/l", ["MC_LORA_IDS", "/nowhere/l", "Remedy"]),
-        ("MOONCAKE_CONFIG_PATH", "/nowhere/m", ["MOONCAKE_CONFIG_PATH", "/nowhere/m", "Remedy"]),
+        (
+            "MC_KV_CONFIG",
+            "/nowhere/kv.toml",
+            ["MC_KV_CONFIG=/nowhere/kv.toml", "create the file, or unset MC_KV_CONFIG"],
+        ),
+        (
+            "MC_KEY_SECRET_FILE",
+            "/nowhere/s",
+            ["MC_KEY_SECRET_FILE=/nowhere/s", "create the file, or unset MC_KEY_SECRET_FILE"],
+        ),
+        (
+            "MC_LORA_IDS",
+            "/nowhere/l",
+            ["MC_LORA_IDS=/nowhere/l", "create the file, or unset MC_LORA_IDS"],
+        ),
+        (
+            "MOONCAKE_CONFIG_PATH",
+            "/nowhere/m",
+            ["MOONCAKE_CONFIG_PATH=/nowhere/m", "create the file, or unset MOONCAKE_CONFIG_PATH"],
+        ),
     ],
 )
 def test_mistakes_in_the_environment(
