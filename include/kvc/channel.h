@@ -92,7 +92,7 @@ inline constexpr StatField<ChannelServerStats> kChannelServerStats[] = {
     {"ranks_refused", "silent", &ChannelServerStats::refused_silent, StatKind::kCounter,
      "Callers that hung up, or did not introduce themselves in time."},
     {"ranks_refused", "crowd", &ChannelServerStats::refused_crowd, StatKind::kCounter,
-     "Callers for whom there was no room beside others that had not introduced themselves."},
+     "Callers that had not introduced themselves and made room for others, being there longest."},
     {"stage_orders_sent", "", &ChannelServerStats::orders_sent, StatKind::kCounter,
      "Orders taken into the queue of a rank."},
     {"stage_orders_dropped", "", &ChannelServerStats::orders_dropped, StatKind::kCounter,

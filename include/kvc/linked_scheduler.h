@@ -48,7 +48,8 @@ struct LinkedSchedulerParts {
 
 class LinkedScheduler {
  public:
-  /// With a worker, `stage_leader` and `resident_prefix` of the options are replaced. Fails as
+  /// With a worker, `stage_leader` and `resident_prefix` of the options are replaced, and promises
+  /// are held for `lookup_deadline` and 10 s more until their pages are allocated. Fails as
   /// Scheduler::create() and ChannelServer::create() do; kExhausted if the system gives no thread.
   static Result<std::unique_ptr<LinkedScheduler>> create(SchedulerOptions options,
                                                          LinkedSchedulerParts parts);

@@ -330,8 +330,8 @@ def _family_help(role: str, family: str) -> str:
     return " ".join(f"{s.reason}: {s.help}" if s.reason else s.help for s in texts)
 
 
-def _bound(bound: float) -> str:
-    return "+Inf" if bound == float("inf") else repr(bound)
+def _bound(bound: float | str) -> str:
+    return bound if isinstance(bound, str) else repr(bound)
 
 
 exporter = Exporter()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import cache
 from itertools import accumulate
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 from mooncake_trtllm import _native
 
-__all__ = ["BYPASSES", "Stat", "figures", "no_figures", "numbers_of", "stat_table"]
+__all__ = ["BYPASSES", "NO_BOUND", "Stat", "figures", "no_figures", "numbers_of", "stat_table"]
 
 BYPASSES = {
     "no_pool": "Queries before a worker of the instance has registered its KV pool, or where no "
@@ -20,6 +19,9 @@ BYPASSES = {
     "error": "Queries that failed; each is logged.",
 }
 """Why requests are neither looked up nor saved."""
+
+NO_BOUND = "+Inf"
+"""Of the last bucket; as Prometheus writes it."""
 
 _NANOSECONDS = "_nanoseconds"
 
@@ -56,7 +58,7 @@ def figures(core: _native.Scheduler | _native.Worker) -> dict[str, Any]:
     """Return what the core counts: numbers by name, times in seconds, and histograms.
 
     A histogram is `{"count": n, "sum_seconds": s, "buckets": [(bound, count up to it), ...]}`, its
-    last bound infinite.
+    last bound "+Inf": JSON has no infinite number.
     """
     numbers = {
         _in_seconds(name): value / 1e9 if name.endswith(_NANOSECONDS) else value
@@ -75,7 +77,7 @@ def no_figures(role: str) -> dict[str, Any]:
 
 
 def _histogram(counts: list[int], seconds: float) -> dict[str, Any]:
-    buckets = zip((*_native.latency_bounds(), math.inf), accumulate(counts), strict=True)
+    buckets = zip((*_native.latency_bounds(), NO_BOUND), accumulate(counts), strict=True)
     return {"count": sum(counts), "sum_seconds": seconds, "buckets": list(buckets)}
 
 

@@ -171,6 +171,9 @@ class _Resources:
         """Return all figures; after the end, what they were."""
         core = self._core
         counted = self._last if core is None else figures(core)
+        if core is None and not self._ended and self._instance.settings.staged:
+            # As the core counts while none has called: nothing can be promised yet.
+            counted = {**counted, "ranks_awaited": self._instance.rank.world_size}
         bypassed = {f"queries_bypassed_{reason}": n for reason, n in self.bypassed.items()}
         total = {"queries": self.queries, "queries_bypassed": sum(bypassed.values())}
         return {**counted, **total, **bypassed}
@@ -438,7 +441,8 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
     def metrics(self) -> dict[str, Any]:
         """Return numbers since the start by name, and histograms of latencies.
 
-        A histogram is `{"count": n, "sum_seconds": s, "buckets": [(bound, count up to it), ...]}`.
+        A histogram is `{"count": n, "sum_seconds": s, "buckets": [(bound, count up to it), ...]}`;
+        its last bound is "+Inf". All of it can be written as JSON.
         """
         return self._resources.metrics()
 

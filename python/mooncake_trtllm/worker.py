@@ -408,7 +408,8 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
     def metrics(self) -> dict[str, Any]:
         """Return numbers since the start by name, and histograms of latencies.
 
-        A histogram is `{"count": n, "sum_seconds": s, "buckets": [(bound, count up to it), ...]}`.
+        A histogram is `{"count": n, "sum_seconds": s, "buckets": [(bound, count up to it), ...]}`;
+        its last bound is "+Inf". All of it can be written as JSON.
         """
         return self._resources.metrics()
 

@@ -1,5 +1,6 @@
 #include <openssl/crypto.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <system_error>
@@ -131,7 +132,8 @@ class ChannelServer::Core final : public ConnectionOwner {
   };
   struct Stranger {
     std::shared_ptr<Connection> connection;
-    std::uint32_t beats = 0;  ///< That it has been here.
+    std::uint64_t number = 0;  ///< The later it came, the larger.
+    std::uint32_t beats = 0;   ///< That it has been here.
     bool is_refused = false;
   };
 
@@ -140,6 +142,7 @@ class ChannelServer::Core final : public ConnectionOwner {
 
   void accept();
   void take_in(StreamProtocol::socket socket);
+  void make_room();
   void introduce(Connection& from, const Hello& hello);
   std::optional<Refusal> objection_to(const Hello& hello) const;
   void admit(Connection& from, const Hello& hello);
@@ -166,6 +169,7 @@ class ChannelServer::Core final : public ConnectionOwner {
   bool accept_rests_ = false;  ///< Until the next beat.
   std::vector<Rank> ranks_;
   std::map<Connection*, Stranger> strangers_;
+  std::uint64_t newest_stranger_ = 0;
 
   std::optional<SocketFolder> folder_;
   std::unique_ptr<IoLoop> loop_;
@@ -254,16 +258,26 @@ void ChannelServer::Core::accept() {
 }
 
 void ChannelServer::Core::take_in(StreamProtocol::socket socket) {
-  if (strangers_.size() >= kStrangersMax + options_.world_size) {
-    counters_->add(&ChannelServerStats::refused_crowd);
-    return;
-  }
+  if (strangers_.size() >= kStrangersMax + options_.world_size) make_room();
   prepare_socket(socket);
   auto connection = std::make_shared<Connection>(
       loop_->context(), std::move(socket), this,
       Connection::Limits{.queue_bytes = options_.queue_bytes, .frame_bytes = kFrameBytesOfRank});
-  strangers_[connection.get()].connection = connection;
+  Stranger& stranger = strangers_[connection.get()];
+  stranger.connection = connection;
+  stranger.number = ++newest_stranger_;
   connection->start();
+}
+
+/// A rank introduces itself at once: who has been here longest without is the least likely to be
+/// one. The newcomer must not be turned away, or a crowd could keep every rank out by staying.
+void ChannelServer::Core::make_room() {
+  const auto oldest = std::ranges::min_element(
+      strangers_, {}, [](const auto& entry) { return entry.second.number; });
+  counters_->add(&ChannelServerStats::refused_crowd);
+  oldest->second.is_refused = true;
+  const std::shared_ptr<Connection> one = oldest->second.connection;
+  one->close(Cut::kByOwner, "there is no room for it");
 }
 
 void ChannelServer::Core::on_message(Connection& from, Message message) {

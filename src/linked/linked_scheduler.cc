@@ -1,5 +1,6 @@
 #include "kvc/linked_scheduler.h"
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <span>
@@ -20,12 +21,20 @@ HoldId nanoseconds_so_far(const Clock& clock) {
   return static_cast<HoldId>(clock.now().time_since_epoch().count());
 }
 
+/// From a promise to its pages: the other queries of the step may use up the whole deadline before
+/// the engine allocates.
+Duration hold_for(Duration lookup_deadline) {
+  constexpr Duration kToAllocate = StageLeaderOptions{}.hold_for;
+  if (lookup_deadline > Duration::max() - kToAllocate) return Duration::max();
+  return std::max(kToAllocate, kToAllocate + lookup_deadline);
+}
+
 }  // namespace
 
 struct LinkedScheduler::Impl {
   ~Impl();
 
-  Status lead(const LinkedSchedulerParts& parts);
+  Status lead(const LinkedSchedulerParts& parts, Duration lookup_deadline);
   Status link_ranks(const LinkedSchedulerParts& parts, HoldId newest_before);
   /// What has to be done whether or not the engine calls: promises end in time.
   Status start_ticker();
@@ -43,10 +52,12 @@ LinkedScheduler::Impl::~Impl() {
   if (server != nullptr) server->close();
 }
 
-Status LinkedScheduler::Impl::lead(const LinkedSchedulerParts& parts) {
+Status LinkedScheduler::Impl::lead(const LinkedSchedulerParts& parts, Duration lookup_deadline) {
   const HoldId newest_before = nanoseconds_so_far(*parts.clock);
-  leader = std::make_shared<StageLeader>(
-      StageLeaderOptions{.world_size = parts.ranks, .newest_before = newest_before}, parts.clock);
+  leader = std::make_shared<StageLeader>(StageLeaderOptions{.world_size = parts.ranks,
+                                                            .newest_before = newest_before,
+                                                            .hold_for = hold_for(lookup_deadline)},
+                                         parts.clock);
   return link_ranks(parts, newest_before);
 }
 
@@ -93,7 +104,8 @@ Result<std::unique_ptr<LinkedScheduler>> LinkedScheduler::create(SchedulerOption
                                                                  LinkedSchedulerParts parts) {
   auto impl = std::make_unique<Impl>();
   if (parts.worker != nullptr) {
-    if (Status status = impl->lead(parts); !status.ok()) return status;
+    const Status status = impl->lead(parts, options.lookup_deadline);
+    if (!status.ok()) return status;
     options.stage_leader = impl->leader;
     options.resident_prefix =
         [rank0 = std::weak_ptr(parts.worker)](std::span<const BlockHash> blocks) -> std::size_t {

@@ -225,6 +225,25 @@ TEST_F(LinkedScheduling, PromisesOfAnIdleEngineEnd) {
   EXPECT_TRUE(eventually([&] { return holds(0) + holds(1) == 0; })) << "nobody calls";
 }
 
+TEST_F(LinkedScheduling, APromiseOutlivesTheLongestStep) {
+  // Its query may come first of a step, and its pages after the last one has used up the deadline.
+  constexpr Duration kDeadline = std::chrono::seconds(60);
+  const auto clock = std::make_shared<testlib::SimClock>();
+  LinkedSchedulerParts with = parts();
+  with.clock = clock;
+  const std::unique_ptr<LinkedScheduler> scheduler = make(options(kDeadline), std::move(with));
+  ASSERT_TRUE(introduce(*scheduler));
+  for (const RequestId id : {1u, 2u}) ASSERT_EQ(query(*scheduler, id), kBlocks);
+  clock->advance(kDeadline + std::chrono::seconds(9));
+  EXPECT_EQ(query(*scheduler, 3), kBlocks) << "which takes back what has expired";
+  ASSERT_TRUE(scheduler->core().allocated(1, make_slots(kBlocks + 1, 0)));
+  EXPECT_EQ(scheduler->core().stats().promises_expired, 0u);
+  clock->advance(std::chrono::seconds(2));
+  EXPECT_EQ(query(*scheduler, 4), kBlocks);
+  ASSERT_TRUE(scheduler->core().allocated(2, make_slots(kBlocks + 1, kBlocks + 1)));
+  EXPECT_EQ(scheduler->core().stats().promises_expired, 1u);
+}
+
 TEST_F(LinkedScheduling, LeasedPromisesOfAnIdleEngineAreRenewed) {
   LinkedSchedulerParts with = parts();
   with.worker = nullptr;

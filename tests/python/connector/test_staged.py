@@ -45,6 +45,27 @@ def finish(engine: Engine, one: Request, pages: list[int], matched: int) -> None
 
 
 @pytest.mark.parametrize("tp", [1, 2])
+def test_all_ranks_are_awaited_until_there_is_a_scheduler_to_meet(
+    tp: int, make_engine: MakeEngine, environment: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for 0 before it sends requests must not begin before anything is promised."""
+    engine = make_engine(tp=tp, register=False)
+    assert engine.scheduler.stats()["ranks_awaited"] == tp
+    assert engine.lookup(request()) == 0
+    assert engine.scheduler.stats()["ranks_awaited"] == tp
+    for worker, pool in zip(engine.workers, engine.pools, strict=True):
+        worker.register_kv_caches(pool)
+    assert engine.scheduler.stats()["ranks_awaited"] == tp, "nobody has asked for it yet"
+    engine.scheduler.wait_for_initialization()
+    assert engine.scheduler.stats()["ranks_awaited"] == tp - 1
+    engine.meet_ranks()
+    engine.scheduler.close()
+    assert engine.scheduler.stats()["ranks_awaited"] == 0
+    environment.setenv("MC_PROMISE", "leased")
+    assert make_engine(tp=tp, register=False).scheduler.stats()["ranks_awaited"] == 0
+
+
+@pytest.mark.parametrize("tp", [1, 2])
 def test_blocks_come_back_bit_exact(tp: int, make_engine: MakeEngine) -> None:
     writer = make_engine(tp=tp)
     assert writer.serve(request()) == 0
