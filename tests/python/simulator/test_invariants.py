@@ -14,6 +14,7 @@ from mooncake_trtllm.simulator import (
     Media,
     Prompt,
 )
+from mooncake_trtllm.simulator.ledger import Ledger
 
 MakeInstance = Callable[..., Instance]
 Scenario = Callable[[MakeInstance, str, str, Any], None]
@@ -190,3 +191,14 @@ def test_a_sound_connector_whose_block_vanishes_fails_closed(
 
 def test_every_invariant_has_a_broken_connector() -> None:
     assert {case[0] for case in CASES} == set(INVARIANTS)
+
+
+@pytest.mark.parametrize("seen", ["blocks_staged", "stage_short_rejected", "stage_short_missing"])
+def test_what_is_refused_before_it_is_promised_raises_nothing(seen: str) -> None:
+    """A fetch may come too late for every promise, and end no order, when its block is refused."""
+    ledger = Ledger(page_bytes=64)
+    ledger.check_worker({seen: 1, "rejected_checksum": 5}, expect_saves=False)
+    with pytest.raises(InvariantError, match="5 as rejected, but 0 loads raised"):
+        ledger.check_worker({"rejected_checksum": 5}, expect_saves=False)
+    with pytest.raises(InvariantError, match="1 blocks counted as missing or unavailable"):
+        ledger.check_worker({seen: 1, "loads_missing": 1}, expect_saves=False)
