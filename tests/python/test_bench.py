@@ -74,10 +74,15 @@ def test_smoke_of_the_compiled_part(tmp_path: Path) -> None:
 def test_layers_overlap_with_computing(tmp_path: Path) -> None:
     """Measured; the best of several, since a busy machine can only add to either side."""
     folder = compiled_benchmarks("layer_overlap")
-    entries = run_bench(tmp_path / "r.json", "--only=layers", f"--bin-dir={folder}")
-    check_ratios(entries, {LAYERS})
-    assert entries[LAYERS]["limit"] == 0.65
-    assert min(entries[LAYERS]["samples"]) <= 0.65
+    samples: list[float] = []
+    for _ in range(5):
+        entries = run_bench(tmp_path / "r.json", "--only=layers", f"--bin-dir={folder}")
+        check_ratios(entries, {LAYERS})
+        assert entries[LAYERS]["limit"] == 0.65
+        samples += entries[LAYERS]["samples"]
+        if min(samples) <= 0.65:
+            return
+    pytest.fail(f"none of {samples} is at most 0.65")
 
 
 def test_smoke_of_a_conversation_that_grows(tmp_path: Path) -> None:
