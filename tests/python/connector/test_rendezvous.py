@@ -7,7 +7,12 @@ import weakref
 
 import pytest
 
-from mooncake_trtllm._rendezvous import OwnWorkerUnknownError, Rendezvous
+from mooncake_trtllm._rendezvous import (
+    OwnWorkerUnknownError,
+    Rendezvous,
+    SchedulerEntry,
+    WorkerEntry,
+)
 
 A, B = b"keyspace a", b"keyspace b"
 
@@ -59,15 +64,23 @@ def test_two_copies_that_disagree_say_nothing() -> None:
     assert table.keyspace_for(scheduler) == A
 
 
-def test_instances_made_from_one_object_pair_up_in_order() -> None:
-    """Equal arguments, one object, pools of different types: only the order tells."""
+def two_of_one_object(
+    args: Args,
+) -> tuple[Rendezvous, list[SchedulerEntry], list[WorkerEntry]]:
+    """Instances of keyspaces A and B, whose schedulers and workers have the same arguments."""
     table = Rendezvous()
-    args = Args()
     schedulers, workers = [], []
     for keyspace in (A, B):
         schedulers.append(table.add_scheduler(args, "same"))
         workers.append(table.add_worker(args, "same"))
         table.publish(workers[-1], keyspace, lambda: 1)
+    return table, schedulers, workers
+
+
+def test_instances_made_from_one_object_pair_up_in_order() -> None:
+    """Equal arguments, one object, pools of different types: only the order tells."""
+    args = Args()
+    table, schedulers, workers = two_of_one_object(args)
     assert [table.keyspace_for(s) for s in schedulers] == [A, B]
     table.remove(schedulers[0])
     assert table.keyspace_for(schedulers[1]) == B  # what was certain stays so
@@ -76,13 +89,8 @@ def test_instances_made_from_one_object_pair_up_in_order() -> None:
 
 
 def test_without_as_many_schedulers_as_workers_nothing_is_certain() -> None:
-    table = Rendezvous()
     args = Args()
-    schedulers, workers = [], []
-    for keyspace in (A, B):
-        schedulers.append(table.add_scheduler(args, "same"))
-        workers.append(table.add_worker(args, "same"))
-        table.publish(workers[-1], keyspace, lambda: 1)
+    table, schedulers, _ = two_of_one_object(args)
     table.remove(schedulers[0])
     assert table.keyspace_for(schedulers[1]) is None
 
