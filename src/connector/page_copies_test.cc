@@ -17,6 +17,7 @@
 
 #include "base/mutex.h"
 #include "base/random.h"
+#include "connector/worker_fixture.h"
 #include "kvc/clock.h"
 #include "kvc/executor.h"
 #include "kvc/stage.h"
@@ -70,31 +71,19 @@ class HeldExecutor : public Executor {
   std::unique_ptr<Executor> pool_ = make_thread_pool({.name = "copies", .threads = 4});
 };
 
-/// Several threads may copy; counts the copies into each page, and breaks those that a test names.
-class CountingCopier final : public PageCopier {
+/// Several threads may copy; counts the copies into each page.
+class CountingCopier final : public WatchedCopier {
  public:
   bool concurrent() const override { return true; }
-  Result<std::unique_ptr<StagingMemory>> allocate_staging(std::size_t bytes) override {
-    return host_->allocate_staging(bytes);
-  }
-  Status copy_out(const PageGroup& group, SlotIndex slot, std::span<std::byte> staging,
-                  StreamHandle stream) override {
-    return host_->copy_out(group, slot, staging, stream);
-  }
   Status copy_in(const PageGroup& group, SlotIndex slot, std::span<const std::byte> staging,
                  StreamHandle stream) override {
     ++copies_[static_cast<std::size_t>(slot)];
-    if (before_copy_in) before_copy_in(slot);
-    return host_->copy_in(group, slot, staging, stream);
+    return WatchedCopier::copy_in(group, slot, staging, stream);
   }
-  Status flush(StreamHandle stream) override { return host_->flush(stream); }
 
   int copies(std::size_t slot) const { return copies_[slot]; }
 
-  std::function<void(SlotIndex)> before_copy_in;  ///< Set before the load; may throw.
-
  private:
-  const std::shared_ptr<PageCopier> host_ = make_host_page_copier();
   std::array<std::atomic<int>, kBlocks> copies_{};
 };
 
@@ -179,6 +168,7 @@ TEST_F(PageCopiesTest, APageThatSeveralTasksWantIsFilledOnce) {
   // One that fails is told to all who want it.
   copier_->before_copy_in = [](SlotIndex slot) {
     if (slot == 3) throw std::runtime_error("no");
+    return Status();
   };
   worker_->bind({.keyspace = kKeyspace, .loads = twice, .saves = {}});
   std::set<RequestId> failed;
@@ -198,6 +188,7 @@ TEST_F(PageCopiesTest, WhateverACopyThrowsAllOthersAreAwaited) {
       ++inside;
       const std::shared_ptr<void> leaves(nullptr, [&](void*) { --inside; });
       if (slot % 5 == 0) thrower();
+      return Status();
     };
     std::ranges::fill(memory_, std::byte{0});
     worker_->bind({.keyspace = kKeyspace, .loads = tasks_, .saves = {}});

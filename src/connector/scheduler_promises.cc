@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/at_end.h"
 #include "connector/quiet_log.h"
 #include "connector/scheduler_impl.h"
 
@@ -79,19 +80,6 @@ PrefixEnd end_of(StageEnd end) {
   }
   return PrefixEnd::kUnavailable;
 }
-
-/// However a function ends.
-template <typename Action>
-class AtEnd {
- public:
-  explicit AtEnd(Action action) : action_(std::move(action)) {}
-  ~AtEnd() { action_(); }
-  AtEnd(const AtEnd&) = delete;
-  AtEnd& operator=(const AtEnd&) = delete;
-
- private:
-  Action action_;
-};
 
 }  // namespace
 

@@ -226,37 +226,35 @@ def test_a_failing_log_handler_stays_inside(make_engine: MakeEngine) -> None:
         logger.setLevel(level)
 
 
-def test_a_plan_that_is_lost_fails_closed(make_engine: MakeEngine) -> None:
-    """The loads of allocated requests are owed: without a plan the workers must say so."""
-    engine = make_engine()
+def assert_loads_fail_with_core(engine: Engine, core: Callable[[Any], Any]) -> None:
+    """A request is allocated, and its step planned by `core(real core)`, which loses the plan."""
     engine.serve(request())
     promised = request()
     matched, pages = engine.start(promised)
     assert matched == FULL
-    scheduler = engine.scheduler
-    real = scheduler._resources._core
-    scheduler._resources._core = Exploding()  # type: ignore[assignment]
-    meta = scheduler.build_connector_meta(step(engine, promised, pages, matched))
-    scheduler._resources._core = real
+    resources = engine.scheduler._resources
+    real = resources._core
+    assert real is not None
+    resources._core = core(real)
+    meta = engine.scheduler.build_connector_meta(step(engine, promised, pages, matched))
+    resources._core = real
     del real
     engine.worker.bind_connector_meta(meta)
     assert_load_fails_for(engine, promised)
 
 
+def test_a_plan_that_is_lost_fails_closed(make_engine: MakeEngine) -> None:
+    """The loads of allocated requests are owed: without a plan the workers must say so."""
+    assert_loads_fail_with_core(make_engine(), lambda _: Exploding())
+
+
 def test_a_plan_that_is_lost_after_it_was_made_fails_closed(make_engine: MakeEngine) -> None:
     """Memory may run out when it is written down; a second plan would hold no loads."""
-    engine = make_engine()
-    engine.serve(request())
-    promised = request()
-    matched, pages = engine.start(promised)
-    assert matched == FULL
-    scheduler = engine.scheduler
-    real = scheduler._resources._core
-    assert real is not None
     lost: list[bytes] = []
 
     class Losing:
-        core: Any = real
+        def __init__(self, core: Any) -> None:
+            self.core = core
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self.core, name)
@@ -268,13 +266,8 @@ def test_a_plan_that_is_lost_after_it_was_made_fails_closed(make_engine: MakeEng
                 raise MemoryError("injected")
             return plan
 
-    scheduler._resources._core = Losing()  # type: ignore[assignment]
-    meta = scheduler.build_connector_meta(step(engine, promised, pages, matched))
-    scheduler._resources._core = real
-    del real, Losing
+    assert_loads_fail_with_core(make_engine(), Losing)
     assert lost
-    engine.worker.bind_connector_meta(meta)
-    assert_load_fails_for(engine, promised)
 
 
 def test_a_report_that_cannot_be_read_keeps_the_loads(make_engine: MakeEngine) -> None:
