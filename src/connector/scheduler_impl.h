@@ -82,8 +82,8 @@ struct Scheduler::Impl {
       KVC_EXCLUDES(mutex);
   /// Cuts it to what is worth its load.
   void decide(Decision* decision, Instant now) KVC_EXCLUDES(mutex);
-  /// Cuts it to what all ranks have staged of `blocks` in time; the hold of that.
   bool comes_in_time(const Decision& decision, Deadline deadline) const;
+  /// Cuts it to what all ranks have staged of `blocks` in time; the hold of that.
   HoldId stage(std::span<const BlockHash> blocks, Deadline deadline, Decision* decision)
       KVC_EXCLUDES(mutex);
   /// The promise of an earlier, still unused query that asked the same: of a short while ago, or
@@ -95,7 +95,8 @@ struct Scheduler::Impl {
   LookupTime lookup_time(Instant now) KVC_EXCLUDES(mutex);
   /// The blocks that the step's loads have room for.
   std::size_t load_room() KVC_EXCLUDES(mutex);
-  void track(RequestId id, TrackedRequest request, Decision* decision) KVC_EXCLUDES(mutex);
+  /// The blocks that may be offered: those whose loads this request will ask for.
+  std::size_t track(RequestId id, TrackedRequest request, Decision* decision) KVC_EXCLUDES(mutex);
   void forget(RequestId id) KVC_EXCLUDES(mutex);
   void drop(RequestId id) KVC_REQUIRES(mutex);
   void query_began() KVC_EXCLUDES(mutex);

@@ -130,8 +130,8 @@ Result<Offer> Scheduler::Impl::answer(RequestId id, const RequestContent& conten
   TrackedRequest request(hashing, std::move(chain).value(), std::move(identity));
   request.set_promise(promise);
   request.set_decision(decision);
-  track(id, std::move(request), &decision);
-  return Offer{decision.offered, decision.offered * options.tokens_per_block};
+  const std::size_t promised = track(id, std::move(request), &decision);
+  return Offer{promised, promised * options.tokens_per_block};
 }
 
 Result<BlockChain> Scheduler::Impl::name(RequestId id, const RequestContent& content) {
@@ -166,17 +166,17 @@ Promise Scheduler::Impl::look_up(const BlockChain& chain, const TrackedRequest::
   if (decision->wanted == 0) return {};
   const std::span<const BlockHash> blocks = chain.blocks().subspan(first, decision->wanted);
   const Instant asked_at = clock->now();
-  if (leader != nullptr && !leader->connected()) {
-    // Without a rank nothing can be staged, whatever is stored; the leader says which one it is.
-    stage(blocks, {asked_at}, decision);
-    return {};
-  }
   const AtEnd end_of_wait([this, asked_at] { waited_since(asked_at); });
   const HoldId hold = ask(blocks, asked_at, decision);
   return {.blocks = {first, first + decision->offered}, .probed_at = asked_at, .hold = hold};
 }
 
 HoldId Scheduler::Impl::ask(std::span<const BlockHash> blocks, Instant now, Decision* decision) {
+  if (leader != nullptr && !leader->connected()) {
+    // Without a rank nothing can be staged, whatever is stored; the leader says which one it is. If
+    // that one is back by now, what all have in memory is promised.
+    return stage(blocks, {now}, decision);
+  }
   if (leader != nullptr && blocks.size() > kMaxOrderBlocks) {
     decision->cut(kMaxOrderBlocks, PrefixEnd::kOverBudget);
     blocks = blocks.first(kMaxOrderBlocks);
@@ -360,8 +360,9 @@ Promise Scheduler::Impl::earlier_promise(RequestId id, const BlockChain& chain,
   return promise;
 }
 
-void Scheduler::Impl::track(RequestId id, TrackedRequest request, Decision* decision) {
+std::size_t Scheduler::Impl::track(RequestId id, TrackedRequest request, Decision* decision) {
   const HoldId hold = request.hold();
+  std::size_t promised = request.promise().blocks.size();
   const Instant leased_at = request.promise().probed_at;
   const MutexLock lock(mutex);
   drop(id);
@@ -370,13 +371,15 @@ void Scheduler::Impl::track(RequestId id, TrackedRequest request, Decision* deci
     if (const auto least_needed = tracker.least_needed(plans)) drop(*least_needed);
   }
   if (!tracker.insert(id, std::move(request), plans)) {
+    promised = 0;
     decision->cut(0, PrefixEnd::kUntracked);
     if (hold != 0) leader->release(hold, 0);
   }
-  if (decision->offered > 0) leases.promised(id, leased_at);
-  step_promised += decision->offered;
+  if (promised > 0) leases.promised(id, leased_at);
+  step_promised += promised;
   count(*decision);
   decisions.add(*decision);
+  return promised;
 }
 
 std::vector<Scheduler::Impl::Renewal> Scheduler::Impl::due_renewals() {

@@ -121,6 +121,19 @@ TEST(SchedulerStaged, RankOutOfReachMeansNoPromiseAndNoWait) {
   EXPECT_EQ(world.query(1, tokens).blocks, 4u) << "a miss is asked again";
 }
 
+TEST(SchedulerStaged, WhatIsOfferedIsLoadedWheneverARankComesBack) {
+  for (int askers = 0; askers < 6; ++askers) {
+    StagedWorld world;
+    const std::vector<Token> tokens = world.stored_prompt(4);
+    world.resident = 4;
+    world.stage.links[1]->set_missing_for(askers);
+    const Offer offer = world.query(1, tokens);
+    ASSERT_TRUE(world.scheduler->allocated(1, make_slots(5)));
+    EXPECT_EQ(world.plan().loads.size(), offer.blocks) << askers;
+    EXPECT_EQ(world.scheduler->stats().blocks_offered, offer.blocks) << askers;
+  }
+}
+
 TEST(SchedulerStaged, PromptThatIsLongerThanAnOrderGetsWhatOneHolds) {
   StagedWorld world;
   world.resident = 2 * kMaxOrderBlocks;

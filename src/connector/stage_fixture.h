@@ -25,7 +25,9 @@ class HandLink final : public StageLink {
 
   bool connected() const override {
     const MutexLock lock(mutex_);
-    return connected_;
+    if (missing_for_ == 0) return connected_;
+    --missing_for_;
+    return false;
   }
   bool stage(StageOrder order) override {
     Answer answer;
@@ -47,6 +49,11 @@ class HandLink final : public StageLink {
   void set_connected(bool connected) {
     const MutexLock lock(mutex_);
     connected_ = connected;
+  }
+  /// Comes back after so many have asked.
+  void set_missing_for(int askers) {
+    const MutexLock lock(mutex_);
+    missing_for_ = askers;
   }
   /// Off: as between two connections. connected() is as it was set.
   void set_takes_orders(bool takes) {
@@ -80,6 +87,7 @@ class HandLink final : public StageLink {
   mutable Mutex mutex_;
   CondVar changed_;
   bool connected_ KVC_GUARDED_BY(mutex_) = true;
+  mutable int missing_for_ KVC_GUARDED_BY(mutex_) = 0;
   bool takes_orders_ KVC_GUARDED_BY(mutex_) = true;
   Answer answer_ KVC_GUARDED_BY(mutex_);
   std::vector<StageOrder> orders_ KVC_GUARDED_BY(mutex_);
