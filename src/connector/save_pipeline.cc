@@ -202,11 +202,16 @@ void SavePipeline::start_tasks() {
 }
 
 /// A task keeps the pipeline alive only while it runs: an executor that never runs it again must
-/// not keep a worker alive that is gone.
+/// not keep a worker alive that is gone. Whatever goes wrong, the task was not taken.
 bool SavePipeline::submit_task() {
-  return parts_.worker.executor->submit([self = weak_from_this()] {
-    if (const std::shared_ptr<SavePipeline> pipeline = self.lock()) pipeline->run_task();
-  });
+  try {
+    return parts_.worker.executor->submit([self = weak_from_this()] {
+      if (const std::shared_ptr<SavePipeline> pipeline = self.lock()) pipeline->run_task();
+    });
+  } catch (const std::exception& error) {
+    tell_broken_off(error.what());
+    return false;
+  }
 }
 
 void SavePipeline::run_task() {
@@ -348,7 +353,8 @@ std::size_t SavePipeline::queued_bytes() const {
   return tickets_.size() * parts_.shards.page_bytes;
 }
 
-/// Says once that saves fail, and once that they work again.
+/// Says once that saves fail, and once that they work again. Does not throw: end_batch() must
+/// follow.
 void SavePipeline::tell(const CommitTotals& totals) {
   const bool fails = totals.failed > 0;
   {
@@ -360,20 +366,22 @@ void SavePipeline::tell(const CommitTotals& totals) {
     log_quietly(*parts_.worker.logger, LogLevel::kInfo, "saves work again");
     return;
   }
-  const char* why = totals.backed_off ? "the store has no room; some will be left out for a while"
-                    : totals.down     ? "the store does not answer"
-                                      : "the store did not keep what was put";
-  log_quietly(*parts_.worker.logger, LogLevel::kWarning, std::string("saves fail: ") + why);
+  log_quietly(*parts_.worker.logger, LogLevel::kWarning,
+              totals.backed_off
+                  ? "saves fail: the store has no room; some will be left out for a while"
+              : totals.down ? "saves fail: the store does not answer"
+                            : "saves fail: the store did not keep what was put");
 }
 
+/// Does not throw either.
 void SavePipeline::tell_broken_off(const char* why) {
   {
     const MutexLock lock(mutex_);
     if (told_broken_off_) return;
     told_broken_off_ = true;
   }
-  log_quietly(*parts_.worker.logger, LogLevel::kError,
-              std::string("a batch of saves broke off (told once): ") + why);
+  log_quietly(*parts_.worker.logger, LogLevel::kError, "a batch of saves broke off (told once):");
+  log_quietly(*parts_.worker.logger, LogLevel::kError, why);
 }
 
 }  // namespace kvc

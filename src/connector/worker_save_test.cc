@@ -423,6 +423,34 @@ TEST(FaultKinds, B46_TaskThatBreaksOffIsAFailedSave) {
   EXPECT_EQ(world.worker->stats().blocks_saved, 2u);
 }
 
+/// Breaks instead of taking a task while that is switched on.
+class ThrowingExecutor final : public Executor {
+ public:
+  explicit ThrowingExecutor(std::shared_ptr<Executor> inner) : inner_(std::move(inner)) {}
+  bool submit(std::function<void()> task) override {
+    if (throws) throw std::bad_alloc();
+    return inner_->submit(std::move(task));
+  }
+  bool throws = true;
+
+ private:
+  const std::shared_ptr<Executor> inner_;
+};
+
+TEST(FaultKinds, B46_TaskThatCannotBeHandedOnIsADroppedSave) {
+  WorkerWorld world;
+  const auto throwing = std::make_shared<ThrowingExecutor>(world.executor);
+  world.executor_in_use = throwing;
+  world.start();
+  for (std::uint64_t number = 1; number <= 8; ++number) world.save_now(world.tasks({number}));
+  EXPECT_EQ(world.worker->stats().saves_dropped, 8u);
+  EXPECT_EQ(world.worker->stats().save_queue_bytes, 0u);
+  throwing->throws = false;
+  world.save_now(world.tasks({1, 2}));
+  EXPECT_EQ(world.worker->stats().blocks_saved, 2u);
+  EXPECT_TRUE(world.stored(world.keys.manifest(make_hash(2))));
+}
+
 TEST(FaultKinds, B66_HalfWrittenShardOfACrashedWriterIsReplaced) {
   bool crash = true;
   WorkerWorld world(MemoryStoreOptions{
