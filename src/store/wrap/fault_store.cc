@@ -129,7 +129,7 @@ class FaultStoreImpl final : public FaultStore {
       const FaultRule& rule = options_.rules[i];
       if (rule.op.has_value() ? *rule.op != op : false) continue;
       if (!can_happen_to(rule.kind, op) || key.find(rule.key_part) == std::string::npos) continue;
-      const std::uint64_t site = (occurrence << 8) + (static_cast<std::uint64_t>(op) << 6) + i;
+      const std::uint64_t site = (occurrence << 24) + (static_cast<std::uint64_t>(op) << 16) + i;
       Random random(mix_text(options_.seed ^ mix_bits(site + 1), key));
       RuleCount& count = counts_[i];
       if (!random.chance(rule.chance) || count.fired >= rule.limit) continue;

@@ -200,6 +200,23 @@ TEST(FaultStore, SameSeedGivesTheSameFaultsInAnyOrderAndBatching) {
   EXPECT_NE(failures(seed + 1, keys, 7), failed);
 }
 
+TEST(FaultStore, OperationsDrawApart) {
+  Rig rig;
+  rig.put_directly("key");
+  const auto store = faulty(rig.memory, {.chance = 500'000});
+  std::vector<bool> probes;
+  std::vector<bool> replicas;
+  for (int i = 0; i < 66; ++i) {
+    probes.push_back(store->exists({"key"}, {})[0] == Reaction::kDown);
+    replicas.push_back(store->replicate({{"key", 1}}, {})[0] == Reaction::kDown);
+  }
+  for (const std::size_t apart : {0u, 1u, 2u}) {
+    int same = 0;
+    for (std::size_t i = 0; i < 64; ++i) same += probes[i + apart] == replicas[i + 1] ? 1 : 0;
+    EXPECT_LT(same, 64) << apart;
+  }
+}
+
 TEST(FaultStore, RepeatedCallsOnOneKeyDrawAnew) {
   Rig rig;
   const auto store = faulty(rig.memory, {.kind = FaultKind::kError, .chance = 500'000});
