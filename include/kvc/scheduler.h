@@ -46,6 +46,9 @@ namespace kvc {
 
 class StageLeader;
 
+/// No step can wait longer for its lookups.
+inline constexpr Duration kLookupDeadlineMax = std::chrono::hours(1);
+
 struct SchedulerOptions {
   std::uint32_t tokens_per_block = 0;
   /// Shards that a block has in the store: one per rank, or 1 (WorkerOptions::replicated).
@@ -53,6 +56,7 @@ struct SchedulerOptions {
   std::string deployment_secret;
   /// For all lookups between two plans together, and for all staging: the engine's step waits for
   /// each of them. With a leader the last part of it is kept for blocks that rank 0 has in memory.
+  /// Above 0, at most kLookupDeadlineMax.
   Duration lookup_deadline = std::chrono::milliseconds(1000);
   /// Whether a prompt gets exactly the pages that its tokens need. Then more pages than that show
   /// that the engine's blocks are smaller than `tokens_per_block`, and nothing may be saved.

@@ -49,8 +49,9 @@ enum class StageEnd : std::uint8_t {
 struct StageOrder {
   HoldId hold = 0;
   std::vector<BlockHash> blocks;  ///< At most kMaxOrderBlocks.
-  /// After that the rank gives up; much longer than the promise's deadline, since what comes late
-  /// serves the next request with this prefix.
+  /// After that the rank gives up; longer than the promise's deadline, since what comes late serves
+  /// the next request with this prefix. One call to the store ends sooner
+  /// (WorkerOptions::load_deadline).
   Duration fetch_budget{0};
 };
 

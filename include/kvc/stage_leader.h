@@ -41,7 +41,8 @@ struct StageLeaderOptions {
   /// Time from a promise to its allocation; without one by then it is taken back. An engine that
   /// allocates later all the same gets a load that depends on the store.
   Duration hold_for = std::chrono::seconds(10);
-  /// For a rank to fetch what was ordered, long after the promise is due: it serves later requests.
+  /// For a rank to fetch what was ordered, past the time that a query waits: it serves later
+  /// requests.
   Duration fetch_budget = std::chrono::seconds(30);
 };
 

@@ -24,8 +24,9 @@ Status check(const SchedulerOptions& options) {
   if (options.replication.max_replicas > kReplicasMax) {
     return invalid("replication: max_replicas must be at most " + std::to_string(kReplicasMax));
   }
-  if (options.lookup_deadline <= Duration::zero()) {
-    return invalid("lookup_deadline is not positive: must be above 0");
+  if (options.lookup_deadline <= Duration::zero() || options.lookup_deadline > kLookupDeadlineMax) {
+    return invalid("lookup_deadline is " + std::to_string(options.lookup_deadline.count()) +
+                   " ns: must be above 0, and at most an hour");
   }
   if (options.stage_leader == nullptr) return {};
   if (options.layers != 0) {

@@ -21,12 +21,14 @@ HoldId nanoseconds_so_far(const Clock& clock) {
   return static_cast<HoldId>(clock.now().time_since_epoch().count());
 }
 
-/// From a promise to its pages: the other queries of the step may use up the whole deadline before
-/// the engine allocates.
-Duration hold_for(Duration lookup_deadline) {
-  constexpr Duration kToAllocate = StageLeaderOptions{}.hold_for;
-  if (lookup_deadline > Duration::max() - kToAllocate) return Duration::max();
-  return std::max(kToAllocate, kToAllocate + lookup_deadline);
+StageLeaderOptions leading(std::uint32_t ranks, HoldId newest_before, Duration lookup_deadline) {
+  StageLeaderOptions options{.world_size = ranks, .newest_before = newest_before};
+  // The scheduler refuses what is not within its bounds.
+  lookup_deadline = std::clamp(lookup_deadline, Duration::zero(), kLookupDeadlineMax);
+  // The other queries of the step may use up the whole deadline before the engine allocates.
+  options.hold_for += lookup_deadline;
+  options.fetch_budget += lookup_deadline;
+  return options;
 }
 
 }  // namespace
@@ -54,9 +56,7 @@ LinkedScheduler::Impl::~Impl() {
 
 Status LinkedScheduler::Impl::lead(const LinkedSchedulerParts& parts, Duration lookup_deadline) {
   const HoldId newest_before = nanoseconds_so_far(*parts.clock);
-  leader = std::make_shared<StageLeader>(StageLeaderOptions{.world_size = parts.ranks,
-                                                            .newest_before = newest_before,
-                                                            .hold_for = hold_for(lookup_deadline)},
+  leader = std::make_shared<StageLeader>(leading(parts.ranks, newest_before, lookup_deadline),
                                          parts.clock);
   return link_ranks(parts, newest_before);
 }

@@ -90,7 +90,8 @@ constexpr auto kSharing = std::to_array<SettingSpec>({
          "Numeric address of rank 0's host, with or without a port, by which ranks on other hosts "
          "reach their scheduler. Unset: all ranks are on one host and use a Unix socket."),
     number("MC_LOAD_DEADLINE_MS", SettingType::kMilliseconds, "4000", {1, 10 * kMinuteMs},
-           "Time that loading the promised blocks of one step may take."),
+           "Time that loading the promised blocks of one step may take, and each call that fetches "
+           "blocks ahead of a promise."),
     number("MC_SAVE_QUEUE_BYTES", SettingType::kBytes, "128MB", {0, kTiB},
            "Bytes of snapshots that may wait to be stored; beyond it the newest save is dropped. "
            "At most MC_STAGING_BYTES; the default is lowered to half of that where needed. 0: "
