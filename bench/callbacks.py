@@ -323,7 +323,6 @@ def objects(sizes: Sizes) -> dict[str, Entry]:
             tempfile.TemporaryDirectory(prefix="kvc-bench-") as folder,
             LocalStore(segment_bytes=sizes.segment_bytes) as store,
         ):
-            before = len(store.keys())
             config = InstanceConfig(
                 ModelFolder.create(Path(folder) / "model", model),
                 model,

@@ -8,6 +8,7 @@
 #include <asio/steady_timer.hpp>
 
 #include "base/bytes.h"
+#include "base/counters.h"
 #include "base/mutex.h"
 #include "channel/connection.h"
 #include "channel/end_point.h"
@@ -19,36 +20,19 @@
 namespace kvc {
 namespace {
 
-class Counters {
- public:
-  void add(std::uint64_t ChannelClientStats::*field) {
-    const MutexLock lock(mutex_);
-    ++(stats_.*field);
-  }
-  void set_connected(bool connected) {
-    const MutexLock lock(mutex_);
-    stats_.connected = connected ? 1 : 0;
-  }
-  ChannelClientStats stats() const {
-    const MutexLock lock(mutex_);
-    return stats_;
-  }
-
- private:
-  mutable Mutex mutex_;
-  ChannelClientStats stats_ KVC_GUARDED_BY(mutex_);
-};
+using ClientCounters = kvc::Counters<ChannelClientStats>;
 
 /// What reports hold on to. One per leader: those about orders of another one lead nowhere.
 struct WayBack {
-  explicit WayBack(std::shared_ptr<Counters> its_counters) : counters(std::move(its_counters)) {}
+  explicit WayBack(std::shared_ptr<ClientCounters> its_counters)
+      : counters(std::move(its_counters)) {}
 
   void report(const StageProgress& progress) {
     if (!line.send(progress)) counters->add(&ChannelClientStats::progress_dropped);
   }
 
   Line line;
-  const std::shared_ptr<Counters> counters;
+  const std::shared_ptr<ClientCounters> counters;
 };
 
 std::string_view reason_of(Refusal refusal) {
@@ -78,11 +62,11 @@ class ChannelClient::Core final : public ConnectionOwner {
         rank_(std::move(rank)),
         logger_(std::move(logger)),
         lines_(logger_),
-        counters_(std::make_shared<Counters>()) {}
+        counters_(std::make_shared<ClientCounters>()) {}
 
   // From any thread.
   Status meet(std::string_view text);
-  ChannelClientStats stats() const { return counters_->stats(); }
+  ChannelClientStats stats() const { return counters_->read(); }
   void close();
 
  private:
@@ -118,7 +102,7 @@ class ChannelClient::Core final : public ConnectionOwner {
   const std::shared_ptr<StageRank> rank_;
   const std::shared_ptr<Logger> logger_;
   LineLimit lines_;
-  const std::shared_ptr<Counters> counters_;
+  const std::shared_ptr<ClientCounters> counters_;
 
   Mutex mutex_;
   bool closed_ KVC_GUARDED_BY(mutex_) = false;
@@ -215,7 +199,7 @@ void ChannelClient::Core::hang_up() {
   connecting_ = nullptr;
   const std::shared_ptr<Connection> last = std::exchange(connection_, nullptr);
   if (way_back_ != nullptr) way_back_->line.detach();
-  counters_->set_connected(false);
+  counters_->update([](ChannelClientStats& stats) { stats.connected = 0; });
   const bool was_in = std::exchange(is_in_, false);
   if (last == nullptr) return;
   if (was_in) {
@@ -235,15 +219,16 @@ void ChannelClient::Core::connect() {
 
 void ChannelClient::Core::on_connected(std::uint64_t attempt, const std::error_code& error) {
   if (attempt != attempt_ || closing_) return;
-  const std::unique_ptr<StreamProtocol::socket> socket = std::move(connecting_);
   if (error) {
     failed(error.message());
     return;
   }
-  prepare_socket(*socket);
+  prepare_socket(*connecting_);
+  // May throw; then `connecting_` is still there, and given up after some beats.
   connection_ = std::make_shared<Connection>(
-      loop_->context(), std::move(*socket), this,
+      loop_->context(), std::move(*connecting_), this,
       Connection::Limits{.queue_bytes = options_.queue_bytes, .frame_bytes = kFrameBytesOfLeader});
+  connecting_ = nullptr;
   connection_->start();
   introduce();
 }
@@ -315,7 +300,7 @@ void ChannelClient::Core::on_welcome(const Welcome& welcome) {
   is_in_ = true;
   failures_ = 0;
   counters_->add(&ChannelClientStats::connections);
-  counters_->set_connected(true);
+  counters_->update([](ChannelClientStats& stats) { stats.connected = 1; });
   newest_hold_ = std::max(newest_hold_, welcome.holds.newest);
   rank_->keep_only(welcome.holds.live, welcome.holds.newest);
   way_back_->line.attach(connection_);
@@ -356,7 +341,7 @@ void ChannelClient::Core::on_closed(Connection& which, Cut /*cut*/, const std::s
   if (&which != connection_.get()) return;
   const std::shared_ptr<Connection> last = std::exchange(connection_, nullptr);
   way_back_->line.detach();
-  counters_->set_connected(false);
+  counters_->update([](ChannelClientStats& stats) { stats.connected = 0; });
   const bool was_in = std::exchange(is_in_, false);
   failed(why);
   if (was_in) {

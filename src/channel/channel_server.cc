@@ -11,6 +11,7 @@
 #include <asio/steady_timer.hpp>
 
 #include "base/bytes.h"
+#include "base/counters.h"
 #include "base/mutex.h"
 #include "channel/connection.h"
 #include "channel/end_point.h"
@@ -25,29 +26,11 @@ namespace {
 /// Callers that have not introduced themselves, beside one per rank.
 constexpr std::size_t kStrangersMax = 16;
 
-class Counters {
- public:
-  void add(std::uint64_t ChannelServerStats::*field) {
-    const MutexLock lock(mutex_);
-    ++(stats_.*field);
-  }
-  void sub(std::uint64_t ChannelServerStats::*field) {
-    const MutexLock lock(mutex_);
-    --(stats_.*field);
-  }
-  ChannelServerStats stats() const {
-    const MutexLock lock(mutex_);
-    return stats_;
-  }
-
- private:
-  mutable Mutex mutex_;
-  ChannelServerStats stats_ KVC_GUARDED_BY(mutex_);
-};
+using ServerCounters = kvc::Counters<ChannelServerStats>;
 
 class RankLink final : public StageLink {
  public:
-  explicit RankLink(std::shared_ptr<Counters> counters) : counters_(std::move(counters)) {}
+  explicit RankLink(std::shared_ptr<ServerCounters> counters) : counters_(std::move(counters)) {}
 
   bool connected() const override { return line_.connected(); }
   bool stage(StageOrder order) override {
@@ -62,7 +45,7 @@ class RankLink final : public StageLink {
   Line& line() { return line_; }
 
  private:
-  const std::shared_ptr<Counters> counters_;
+  const std::shared_ptr<ServerCounters> counters_;
   Line line_;
 };
 
@@ -105,7 +88,7 @@ class ChannelServer::Core final : public ConnectionOwner {
         keyspace_(keyspace),
         lines_(std::move(logger)),
         rendezvous_(std::move(rendezvous)),
-        counters_(std::make_shared<Counters>()),
+        counters_(std::make_shared<ServerCounters>()),
         ranks_(options_.world_size) {
     links_.resize(options_.world_size);
     for (std::size_t rank = 1; rank < links_.size(); ++rank) {
@@ -123,7 +106,7 @@ class ChannelServer::Core final : public ConnectionOwner {
     return rank < links_.size() ? links_[rank] : nullptr;
   }
   const std::string& rendezvous() const { return text_; }
-  ChannelServerStats stats() const { return counters_->stats(); }
+  ChannelServerStats stats() const { return counters_->read(); }
 
  private:
   struct Rank {
@@ -156,7 +139,7 @@ class ChannelServer::Core final : public ConnectionOwner {
   LineLimit lines_;
   Rendezvous rendezvous_;
   std::string text_;
-  const std::shared_ptr<Counters> counters_;
+  const std::shared_ptr<ServerCounters> counters_;
   std::vector<std::shared_ptr<RankLink>> links_;  // by rank; none for 0
 
   Mutex mutex_;
@@ -357,7 +340,7 @@ void ChannelServer::Core::on_closed(Connection& which, Cut cut, const std::strin
   if (rank.connection.get() != &which) return;
   links_[number]->line().detach();
   rank.connection = nullptr;
-  counters_->sub(&ChannelServerStats::ranks_connected);
+  counters_->update([](ChannelServerStats& stats) { --stats.ranks_connected; });
   if (closing_) return;
   if (cut != Cut::kEnded) counters_->add(&ChannelServerStats::ranks_lost);
   sink_->on_rank_lost(number);

@@ -14,7 +14,8 @@
 
 namespace kvc {
 
-/// run() and finish() may meet on two threads; everything else belongs to the thread that finishes.
+/// run() and finish() may meet on two threads; everything else belongs to the thread that finishes,
+/// or that runs where nobody else does.
 class BlockFetch {
  public:
   struct Item {
@@ -31,21 +32,21 @@ class BlockFetch {
   /// Does the get unless somebody else has begun it. Does not throw.
   void run();
 
-  /// Runs the get here if nobody has begun it, else waits for it until the deadline. False: given
-  /// up; the pages stay lent until the call ends.
+  /// Runs the get here if nobody has begun it, else waits for it until the deadline. True: run() is
+  /// over. False: given up; the pages stay lent until the call ends.
   bool finish(const Clock& clock);
 
   /// Not after release_pages().
   const std::vector<Item>& items() const { return items_; }
-  /// One per item. A store that answered in another number counts as down. REQUIRES: finish()
-  /// returned true.
+  /// One per item. A store that answered in another number counts as down. REQUIRES: run()
+  /// is over.
   const std::vector<GetResult>& results() const { return results_; }
 
-  /// Gets some items once more, on this thread. REQUIRES: finish() returned true.
+  /// Gets some items once more, on this thread. REQUIRES: run() is over.
   void fetch_again(const std::vector<std::size_t>& which);
 
   /// Gives the pages back, although the executor may hold on to this object for a while. REQUIRES:
-  /// finish() returned true.
+  /// run() is over.
   void release_pages() { items_.clear(); }
 
  private:

@@ -49,10 +49,6 @@ std::string reason_of(const Decision& decision) {
   return "";
 }
 
-}  // namespace
-
-namespace {
-
 bool is_absence(PrefixEnd end) {
   return end == PrefixEnd::kNoManifest || end == PrefixEnd::kShardLost ||
          end == PrefixEnd::kRejected;

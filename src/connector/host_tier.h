@@ -16,9 +16,8 @@
 //     the leader releases something, and `done` is told at most once.
 //   * A hold ends by release(), keep_only() or close() alone, never by time.
 //   * Orders whose hold was let go before they were fetched go on without holding anything
-//   ("loose"),
-//     until they give up. They evict only what was last used before they came, so that the
-//     beginning of a prefix is not pushed out by its end.
+//     ("loose"), until they give up. They evict only what was last used before they came, so that
+//     the beginning of a prefix is not pushed out by its end.
 #pragma once
 
 #include <array>

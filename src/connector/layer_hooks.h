@@ -4,8 +4,8 @@
 // leaves the calls out, all or some of them, and does not say so. Hence:
 //
 //   * Loads may go on behind a pass only if the last pass that had loads waited once for each
-//   layer,
-//     in order. Until then, and after every pass that did not, loads are complete before the pass.
+//     layer, in order. Until then, and after every pass that did not, loads are complete before the
+//     pass.
 //   * Whether a pass did wait in time is checked when it ends; one that did not must fail.
 //   * What was copied for saving layer by layer counts only if the calls came once for each layer,
 //     in order. In any other pass the pages are copied when it is over.

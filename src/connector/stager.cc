@@ -294,7 +294,7 @@ void Stager::fetch(const Batch& batch) {
   }
   deadline = deadline.earlier_of(Deadline::after(*parts_.worker.clock, call_budget_));
   BlockFetch fetch(parts_.worker.store, std::move(items), deadline);
-  if (!fetch.finish(*parts_.worker.clock)) return;
+  fetch.run();
   retry_stale(fetch);
   const std::vector<std::size_t> rejected = settle(batch, fetch);
   if (rejected.empty()) return;

@@ -1,31 +1,14 @@
 // The counters of a worker, shared by its pipelines.
 #pragma once
 
-#include "base/mutex.h"
+#include "base/counters.h"
 #include "kvc/block_format.h"
 #include "kvc/worker.h"
 
 namespace kvc {
 
 /// Safe to use from any thread.
-class WorkerCounters {
- public:
-  /// Runs `change` on the counters; all that it changes is seen at once.
-  template <typename Change>
-  void update(Change change) {
-    const MutexLock lock(mutex_);
-    change(stats_);
-  }
-
-  WorkerStats read() const {
-    const MutexLock lock(mutex_);
-    return stats_;
-  }
-
- private:
-  mutable Mutex mutex_;
-  WorkerStats stats_ KVC_GUARDED_BY(mutex_);
-};
+using WorkerCounters = Counters<WorkerStats>;
 
 /// Adds the counters of a part of the work.
 inline void add(WorkerStats& stats, const WorkerStats& gained) {
