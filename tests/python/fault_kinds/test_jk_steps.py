@@ -125,7 +125,7 @@ def test_b82_a_store_that_never_answers_costs_the_budget_of_a_step(
     deadline = time.monotonic() + PATIENCE_S
     while engine.lookup(request()) == 0:  # the breaker asks the store now and then
         assert time.monotonic() < deadline
-        threading.Event().wait(0.05)
+        threading.Event().wait(0.15)  # silence, which ends a step
     assert engine.run(request()) == FULL
 
 
