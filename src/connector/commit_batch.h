@@ -9,9 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "commit/commit_steps.h"
 #include "connector/pipeline_parts.h"
 #include "connector/staging.h"
-#include "kvc/commit.h"
+#include "kvc/block_format.h"
 #include "kvc/worker.h"
 
 namespace kvc {
@@ -51,53 +52,33 @@ class CommitBatch {
   CommitTotals totals() const;
 
  private:
-  enum class PartState {
-    kToPut,
-    kOurs,    // Stored by this rank, whole.
-    kUnsure,  // There; whether it is whole has not been seen.
-    kIntact,  // Read back and verified.
-    kBad,
-  };
-  struct Block {
-    SaveItem item;
-    BlockCommit commit;
-    std::vector<PartState> parts;
-    bool put = false;  // The shard is there, by this rank's put or before it.
-  };
-  using Indices = std::vector<std::size_t>;
-  struct PartOf {
-    std::size_t block = 0;  // Its index.
-    std::uint32_t part = 0;
-  };
-  using Parts = std::vector<PartOf>;
+  using Action = CommitSteps::Action;
+  using Part = CommitSteps::Part;
+  using Parts = CommitSteps::Parts;
 
   void seal();
   void remove_broken();
-  Indices next_blocks(BlockCommit::Action* action) const;
-  void perform(BlockCommit::Action action, const Indices& blocks);
-  Parts parts_in(PartState state, const Indices& blocks) const;
-  std::string key_of(const PartOf& at) const;
-  PartState& state_of(const PartOf& at) { return blocks_[at.block].parts[at.part]; }
+  void perform();
+  std::string key_of(const Part& at) const;
+  std::vector<std::string> keys_of(std::span<const Part> parts) const;
 
-  void put_shards(const Indices& blocks);
-  void put_part(std::uint32_t part, const Indices& blocks, std::vector<PutResult>* outcomes);
-  void verify_shards(const Indices& blocks);
-  /// Of each part the reaction of the store; the states tell what was found.
-  void verify_some(std::span<const PartOf> parts, std::vector<StagingLease> pages,
-                   std::span<Reaction> reactions);
-  void answer_verified(const Indices& blocks, const Parts& parts,
-                       std::span<const Reaction> reactions);
-  void remove_shards(const Indices& blocks);
-  void probe_shards(const Indices& blocks);
-  void put_markers(BlockCommit::Action action, const Indices& blocks);
-  void probe_quorum(const Indices& blocks);
+  void put_shards();
+  void put_part(std::uint32_t part, const CommitSteps::Indices& blocks);
+  void verify_shards();
+  void verify_some(std::span<const Part> parts, std::vector<StagingLease> pages);
+  void probe_shards();
+  void put_markers(ObjectKind kind);
+  void probe_quorum();
   std::vector<Reaction> remove(const Parts& parts);
-  void note(const Block& block);
+  std::vector<Reaction> exists(std::vector<std::string> keys);
+  /// Remembers how a block ended.
+  void note(std::size_t block);
 
   const PipelineParts& parts_;
   const Pools& pools_;
   const Deadline deadline_;
-  std::vector<Block> blocks_;
+  std::vector<SaveItem> items_;
+  CommitSteps steps_;  // Of items_, by index.
 };
 
 }  // namespace kvc

@@ -9,11 +9,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "kvc/block_format.h"
 #include "kvc/commit.h"
 #include "kvc/object_key.h"
+#include "kvc/store.h"
 
 namespace kvc {
 
@@ -49,7 +51,18 @@ struct RankShards {
     description.payload_bytes = part_bytes();
     return description;
   }
+  /// Whether a get of a part brought it whole. `object` is all that it may fill.
+  bool intact(const BlockHash& block, std::uint32_t part, const GetResult& got,
+              std::span<const std::byte> object) const {
+    return got.reaction == Reaction::kOk && got.bytes == object.size() &&
+           verify_block(describe_part(block, part), object) == Rejection::kNone;
+  }
+
   /// Of a READY marker or a manifest.
+  std::string marker_key(ObjectKind kind, const BlockHash& block) const {
+    return kind == ObjectKind::kReady ? keys.ready(block, role.rank) : keys.manifest(block);
+  }
+  /// The same.
   BlockDescription describe_marker(ObjectKind kind, const BlockHash& block) const {
     BlockDescription description = describe(kind, block);
     // A manifest speaks for all ranks, so that its bytes are the same whoever writes it.

@@ -1,44 +1,18 @@
 #include "testing/sim/shard_writer.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace kvc::sim {
 
-using Action = BlockCommit::Action;
-
-namespace {
-
-template <typename Answer>
-std::vector<Answer> checked(std::vector<Answer> answers, std::size_t count, Answer instead) {
-  if (answers.size() == count) return answers;
-  return std::vector<Answer>(count, instead);
-}
-
-bool gone(Reaction reaction) { return reaction == Reaction::kOk || reaction == Reaction::kMiss; }
-
-PutResult both(const PutResult& a, const PutResult& b) {
-  const auto nothing = [](const PutResult& result) {
-    return result.effect == PutEffect::kExisted || result.effect == PutEffect::kNone;
-  };
-  PutResult all{a.reaction == Reaction::kOk ? b.reaction : a.reaction, a.effect};
-  if (a.effect != b.effect) {
-    all.effect = nothing(a) && nothing(b) ? PutEffect::kExisted : PutEffect::kUnknown;
-  }
-  return all;
-}
-
-}  // namespace
-
 ShardWriter::ShardWriter(Site& site, Process& process, const RankShards& shards, BrokenKeys& broken,
                          std::vector<Item> items)
-    : site_(site), process_(process), shards_(shards), broken_(broken) {
+    : site_(site),
+      process_(process),
+      shards_(shards),
+      broken_(broken),
+      steps_(shards.role, items.size(), shards.parts()) {
   blocks_.reserve(items.size());
-  for (Item& item : items) {
-    const std::size_t parts = item.parts.size();
-    blocks_.push_back({std::move(item), BlockCommit(shards.role),
-                       std::vector<PartState>(parts, PartState::kToPut)});
-  }
+  for (Item& item : items) blocks_.push_back({.item = std::move(item)});
 }
 
 template <typename F>
@@ -53,19 +27,21 @@ void ShardWriter::start(Done done) {
   remove_broken();
 }
 
-void ShardWriter::remove_broken() {
+std::vector<std::string> ShardWriter::keys_of(const CommitSteps::Parts& parts) const {
   std::vector<std::string> keys;
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    for (std::uint32_t part = 0; part < shards_.parts(); ++part) {
-      std::string key = key_of({i, part});
-      if (broken_.contains(key)) keys.push_back(std::move(key));
-    }
-  }
+  keys.reserve(parts.size());
+  for (const Part& at : parts) keys.push_back(key_of(at));
+  return keys;
+}
+
+void ShardWriter::remove_broken() {
+  std::vector<std::string> keys = keys_of(steps_.parts());
+  std::erase_if(keys, [this](const std::string& key) { return !broken_.contains(key); });
   if (keys.empty()) return next();
   site_.store.remove(process_, keys, then([this, keys](std::vector<Reaction> answers) {
-                       answers = checked(std::move(answers), keys.size(), Reaction::kDown);
+                       answers = checked(std::move(answers), keys.size());
                        for (std::size_t i = 0; i < keys.size(); ++i) {
-                         if (!gone(answers[i])) continue;
+                         if (!is_gone(answers[i])) continue;
                          broken_.erase(keys[i]);
                          site_.coverage.hit(Mark::kRejectedRemoved);
                        }
@@ -73,242 +49,153 @@ void ShardWriter::remove_broken() {
                      }));
 }
 
-/// The blocks whose next action comes first in the protocol go first, as in CommitBatch.
+void ShardWriter::end_step() {
+  steps_.end_step();
+  next();
+}
+
 void ShardWriter::next() {
-  Action action = Action::kDone;
-  for (const Block& block : blocks_) action = std::min(action, block.commit.next());
-  if (action == Action::kDone) return ended();
-  Indices ready;
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    if (blocks_[i].commit.next() != action) continue;
-    ready.push_back(i);
+  for (const std::size_t i : steps_.blocks()) {
     if (++blocks_[i].actions > BlockCommit::kMaxActions) {
       return site_.oracle.violation("a commit asks for more than kMaxActions actions");
     }
   }
-  switch (action) {
+  switch (steps_.action()) {
     case Action::kPutShard:
-      return put_part(ready, 0,
-                      std::vector<PutResult>(blocks_.size(), {Reaction::kOk, PutEffect::kNone}));
+      return put_part(0);
     case Action::kVerifyShard:
-      return verify(ready);
+      return verify();
     case Action::kRemoveShard:
-      return remove_bad(ready);
+      return remove_bad();
     case Action::kProbeShard:
-      return probe_shard(ready);
+      return probe_shard();
     case Action::kPutReady:
+      return put_markers(ObjectKind::kReady);
     case Action::kPutManifest:
-      return put_markers(action, ready);
+      return put_markers(ObjectKind::kManifest);
     case Action::kProbeQuorum:
-      return probe_quorum(ready);
+      return probe_quorum();
     case Action::kDone:
-      return;
+      return ended();
   }
 }
 
-ShardWriter::Parts ShardWriter::parts_in(PartState state, const Indices& blocks) const {
-  Parts found;
-  for (const std::size_t i : blocks) {
-    for (std::uint32_t part = 0; part < blocks_[i].parts.size(); ++part) {
-      if (blocks_[i].parts[part] == state) found.push_back({i, part});
-    }
-  }
-  return found;
-}
-
-std::vector<std::string> ShardWriter::keys_of(const Parts& parts) const {
-  std::vector<std::string> keys;
-  keys.reserve(parts.size());
-  for (const PartOf& at : parts) keys.push_back(key_of(at));
-  return keys;
-}
-
-void ShardWriter::put_part(const Indices& blocks, std::uint32_t part,
-                           std::vector<PutResult> outcomes) {
-  if (part == shards_.parts()) {
-    for (const std::size_t i : blocks) blocks_[i].commit.on_put(outcomes[i]);
-    return next();
-  }
-  Indices wanted;
+void ShardWriter::put_part(std::uint32_t part) {
+  if (part == shards_.parts()) return end_step();
+  const CommitSteps::Indices wanted = steps_.puts(part);
+  if (wanted.empty()) return put_part(part + 1);
   std::vector<SimStore::Put> items;
   auto holds = std::make_shared<std::vector<BufferHold>>();
-  for (const std::size_t i : blocks) {
-    const Block& block = blocks_[i];
-    if (outcomes[i].reaction != Reaction::kOk || block.parts[part] != PartState::kToPut) continue;
-    wanted.push_back(i);
-    items.push_back({key_of({i, part}), shard_tag(block.item.block, shards_.role.rank, part),
-                     block.item.parts[part].bytes});
-    holds->push_back(block.item.parts[part].hold);
+  for (const std::size_t i : wanted) {
+    const Item& item = blocks_[i].item;
+    items.push_back({key_of({i, part}), shard_tag(item.block, shards_.role.rank, part),
+                     item.parts[part].bytes});
+    holds->push_back(item.parts[part].hold);
   }
-  if (wanted.empty()) return put_part(blocks, part + 1, std::move(outcomes));
+  const std::size_t count = items.size();
   site_.store.put(process_, std::move(items), std::move(holds),
-                  then([this, blocks, wanted, part,
-                        outcomes = std::move(outcomes)](std::vector<PutResult> results) mutable {
-                    results = checked(std::move(results), wanted.size(),
-                                      PutResult{Reaction::kDown, PutEffect::kUnknown});
-                    for (std::size_t n = 0; n < wanted.size(); ++n) {
-                      const std::size_t i = wanted[n];
-                      const bool ours = results[n].effect == PutEffect::kStored;
-                      state_of({i, part}) = ours ? PartState::kOurs : PartState::kUnsure;
-                      if (results[n].effect == PutEffect::kExisted)
+                  then([this, part, count](std::vector<PutResult> results) {
+                    results = checked(std::move(results), count);
+                    for (const PutResult& result : results) {
+                      if (result.effect == PutEffect::kExisted) {
                         site_.coverage.hit(Mark::kShardExisted);
-                      PutResult& outcome = outcomes[i];
-                      outcome = outcome.effect == PutEffect::kNone ? results[n]
-                                                                   : both(outcome, results[n]);
+                      }
                     }
-                    put_part(blocks, part + 1, std::move(outcomes));
+                    steps_.on_put(part, std::move(results));
+                    put_part(part + 1);
                   }));
 }
 
-void ShardWriter::verify(const Indices& blocks) {
-  const Parts unsure = parts_in(PartState::kUnsure, blocks);
+void ShardWriter::verify() {
+  const CommitSteps::Parts unsure = steps_.parts();
   auto bytes = std::make_shared<std::vector<std::byte>>(unsure.size() * kObjectBytes);
+  const auto object = [bytes](std::size_t n) {
+    return std::span(*bytes).subspan(n * kObjectBytes, kObjectBytes);
+  };
   std::vector<SimStore::Get> items;
-  for (std::size_t n = 0; n < unsure.size(); ++n) {
-    items.push_back({key_of(unsure[n]), std::span(*bytes).subspan(n * kObjectBytes, kObjectBytes)});
-  }
+  for (std::size_t n = 0; n < unsure.size(); ++n) items.push_back({key_of(unsure[n]), object(n)});
   site_.store.get(process_, std::move(items), bytes,
-                  then([this, blocks, unsure, bytes](std::vector<GetResult> results) {
-                    verified(blocks, unsure,
-                             checked(std::move(results), unsure.size(), GetResult{}), *bytes);
+                  then([this, unsure, object](std::vector<GetResult> results) {
+                    results = checked(std::move(results), unsure.size());
+                    for (std::size_t n = 0; n < unsure.size(); ++n) {
+                      const Part& at = unsure[n];
+                      const BlockHash& block = blocks_[at.block].item.block.hash;
+                      steps_.on_read(at, results[n],
+                                     shards_.intact(block, at.part, results[n], object(n)));
+                    }
+                    end_verification();
                   }));
 }
 
-void ShardWriter::verified(const Indices& blocks, const Parts& unsure,
-                           const std::vector<GetResult>& results,
-                           const std::vector<std::byte>& bytes) {
-  std::vector<Reaction> answers(blocks_.size(), Reaction::kOk);
-  for (std::size_t n = 0; n < unsure.size(); ++n) {
-    const PartOf& at = unsure[n];
-    const BlockHash& block = blocks_[at.block].item.block.hash;
-    const Reaction reaction =
-        results[n].reaction == Reaction::kCallerBug ? Reaction::kOk : results[n].reaction;
-    const bool intact =
-        results[n].reaction == Reaction::kOk && results[n].bytes == kObjectBytes &&
-        verify_block(shards_.describe_part(block, at.part),
-                     std::span(bytes).subspan(n * kObjectBytes, kObjectBytes)) == Rejection::kNone;
-    if (intact) {
-      state_of(at) = PartState::kIntact;
-    } else if (reaction == Reaction::kMiss) {
-      state_of(at) = PartState::kToPut;
-    } else if (reaction == Reaction::kOk || reaction == Reaction::kStale) {
-      state_of(at) = PartState::kBad;
-    } else {
-      answers[at.block] = reaction;
-    }
-  }
+void ShardWriter::end_verification() {
+  const CommitSteps::Indices blocks = steps_.blocks();
+  steps_.end_step();
   for (const std::size_t i : blocks) {
-    BlockCommit& commit = blocks_[i].commit;
-    const auto any = [&](PartState state) {
-      return std::ranges::find(blocks_[i].parts, state) != blocks_[i].parts.end();
-    };
-    if (answers[i] != Reaction::kOk) {
-      commit.on_verified(answers[i], false);
-    } else if (any(PartState::kBad)) {
-      commit.on_verified(Reaction::kOk, false);
-      site_.coverage.hit(Mark::kShardReplaced);
-    } else if (any(PartState::kToPut)) {
-      commit.on_verified(Reaction::kMiss, false);
-    } else {
-      commit.on_verified(Reaction::kOk, true);
-      site_.coverage.hit(Mark::kShardVerified);
-    }
+    const BlockCommit& commit = steps_.commit(i);
+    if (commit.next() == Action::kPutReady) site_.coverage.hit(Mark::kShardVerified);
+    const bool again = commit.failure() == Reaction::kStale;  // It has been replaced before.
+    if (commit.next() == Action::kRemoveShard || again) site_.coverage.hit(Mark::kShardReplaced);
   }
   next();
 }
 
-void ShardWriter::remove_bad(const Indices& blocks) {
-  const Parts bad = parts_in(PartState::kBad, blocks);
-  site_.store.remove(process_, keys_of(bad),
-                     then([this, blocks, bad](std::vector<Reaction> reactions) {
-                       reactions = checked(std::move(reactions), bad.size(), Reaction::kDown);
-                       std::vector<Reaction> answers(blocks_.size(), Reaction::kOk);
-                       for (std::size_t n = 0; n < bad.size(); ++n) {
-                         if (gone(reactions[n])) {
-                           state_of(bad[n]) = PartState::kToPut;
-                         } else {
-                           answers[bad[n].block] = reactions[n];
-                         }
-                       }
-                       for (const std::size_t i : blocks) blocks_[i].commit.on_removed(answers[i]);
-                       next();
+void ShardWriter::remove_bad() {
+  site_.store.remove(process_, keys_of(steps_.parts()),
+                     then([this](std::vector<Reaction> reactions) {
+                       steps_.on_removed(std::move(reactions));
+                       end_step();
                      }));
 }
 
-void ShardWriter::probe_shard(const Indices& blocks) {
-  Parts all;
-  for (const std::size_t i : blocks) {
-    blocks_[i].layers_since = site_.loop.steps();
-    for (std::uint32_t part = 0; part < shards_.parts(); ++part) all.push_back({i, part});
-  }
-  site_.store.exists(process_, keys_of(all),
-                     then([this, blocks, all](std::vector<Reaction> reactions) {
-                       reactions = checked(std::move(reactions), all.size(), Reaction::kDown);
-                       std::vector<Reaction> answers(blocks_.size(), Reaction::kOk);
-                       for (std::size_t n = 0; n < all.size(); ++n) {
-                         if (reactions[n] != Reaction::kOk) answers[all[n].block] = reactions[n];
-                       }
-                       for (const std::size_t i : blocks) {
-                         blocks_[i].commit.on_shard_probed(answers[i]);
-                       }
-                       next();
+void ShardWriter::probe_shard() {
+  for (const std::size_t i : steps_.blocks()) blocks_[i].layers_since = site_.loop.steps();
+  site_.store.exists(process_, keys_of(steps_.parts()),
+                     then([this](std::vector<Reaction> reactions) {
+                       steps_.on_probed(std::move(reactions));
+                       end_step();
                      }));
 }
 
-void ShardWriter::put_markers(Action action, const Indices& blocks) {
-  const bool ready = action == Action::kPutReady;
+void ShardWriter::put_markers(ObjectKind kind) {
+  const bool ready = kind == ObjectKind::kReady;
+  const CommitSteps::Indices& blocks = steps_.blocks();
   auto bytes = std::make_shared<std::vector<std::byte>>(blocks.size() * kBlockHeaderBytes);
   std::vector<SimStore::Put> items;
   for (std::size_t n = 0; n < blocks.size(); ++n) {
     const Block& block = blocks_[blocks[n]];
     const NamedBlock& name = block.item.block;
-    const std::uint32_t rank = shards_.role.rank;
     const std::span<std::byte> object =
         std::span(*bytes).subspan(n * kBlockHeaderBytes, kBlockHeaderBytes);
-    seal_block(
-        shards_.describe_marker(ready ? ObjectKind::kReady : ObjectKind::kManifest, name.hash),
-        object);
-    Tag tag = shard_tag(name, ready ? rank : 0, 0);
+    seal_block(shards_.describe_marker(kind, name.hash), object);
+    Tag tag = shard_tag(name, ready ? shards_.role.rank : 0, 0);
     tag.is = ready ? ObjectIs::kReady : ObjectIs::kManifest;
     tag.seen_since = ready ? block.layers_since : block.quorum_since;
-    items.push_back({ready ? shards_.keys.ready(name.hash, rank) : shards_.keys.manifest(name.hash),
-                     tag, object});
+    items.push_back({shards_.marker_key(kind, name.hash), tag, object});
   }
-  site_.store.put(process_, std::move(items), bytes,
-                  then([this, blocks](std::vector<PutResult> results) {
-                    results = checked(std::move(results), blocks.size(),
-                                      PutResult{Reaction::kDown, PutEffect::kUnknown});
-                    for (std::size_t n = 0; n < blocks.size(); ++n) {
-                      blocks_[blocks[n]].commit.on_put(results[n]);
-                    }
-                    next();
+  site_.store.put(process_, std::move(items), bytes, then([this](std::vector<PutResult> results) {
+                    steps_.on_markers_put(std::move(results));
+                    end_step();
                   }));
 }
 
-void ShardWriter::probe_quorum(const Indices& blocks) {
+void ShardWriter::probe_quorum() {
   std::vector<std::string> keys;
-  for (const std::size_t i : blocks) {
+  for (const std::size_t i : steps_.blocks()) {
     blocks_[i].quorum_since = site_.loop.steps();
     for (std::string& key : quorum_keys(shards_.keys, blocks_[i].item.block.hash, shards_.role)) {
       keys.push_back(std::move(key));
     }
   }
-  const std::size_t count = keys.size();
-  site_.store.exists(
-      process_, std::move(keys), then([this, blocks, count](std::vector<Reaction> reactions) {
-        reactions = checked(std::move(reactions), count, Reaction::kDown);
-        const std::size_t ranks = shards_.role.world_size;
-        for (std::size_t n = 0; n < blocks.size(); ++n) {
-          blocks_[blocks[n]].commit.on_quorum(std::span(reactions).subspan(n * ranks, ranks));
-        }
-        next();
-      }));
+  site_.store.exists(process_, std::move(keys), then([this](std::vector<Reaction> reactions) {
+                       steps_.on_quorum(std::move(reactions));
+                       end_step();
+                     }));
 }
 
 void ShardWriter::ended() {
   Ending ending;
-  for (const Block& block : blocks_) {
-    switch (block.commit.outcome()) {
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    switch (steps_.commit(i).outcome()) {
       case BlockCommit::Outcome::kCommitted:
         ++ending.committed;
         site_.coverage.hit(Mark::kCommitted);

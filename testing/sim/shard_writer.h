@@ -1,5 +1,5 @@
-// Drives BlockCommit over the simulated store for a batch of blocks of one rank, one call a step,
-// as the connector's CommitBatch does over a real one.
+// Drives the steps of a batch's commits over the simulated store, one call at a time, as the
+// connector's CommitBatch does over a real one.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "kvc/commit.h"
+#include "commit/commit_steps.h"
+#include "kvc/block_format.h"
 #include "testing/sim/site.h"
 
 namespace kvc::sim {
@@ -44,40 +45,31 @@ class ShardWriter : public std::enable_shared_from_this<ShardWriter> {
   void start(Done done);
 
  private:
-  enum class PartState : std::uint8_t { kToPut, kOurs, kUnsure, kIntact, kBad };
+  using Action = CommitSteps::Action;
+  using Part = CommitSteps::Part;
   struct Block {
     Item item;
-    BlockCommit commit;
-    std::vector<PartState> parts;
     std::uint64_t layers_since = UINT64_MAX;
     std::uint64_t quorum_since = UINT64_MAX;
     int actions = 0;
   };
-  struct PartOf {
-    std::size_t block = 0;
-    std::uint32_t part = 0;
-  };
-  using Indices = std::vector<std::size_t>;
-  using Parts = std::vector<PartOf>;
 
   void remove_broken();
   void next();
-  void put_part(const Indices& blocks, std::uint32_t part, std::vector<PutResult> outcomes);
-  void verify(const Indices& blocks);
-  void verified(const Indices& blocks, const Parts& unsure, const std::vector<GetResult>& results,
-                const std::vector<std::byte>& bytes);
-  void remove_bad(const Indices& blocks);
-  void probe_shard(const Indices& blocks);
-  void put_markers(BlockCommit::Action action, const Indices& blocks);
-  void probe_quorum(const Indices& blocks);
+  void end_step();
+  void put_part(std::uint32_t part);
+  void verify();
+  void end_verification();
+  void remove_bad();
+  void probe_shard();
+  void put_markers(ObjectKind kind);
+  void probe_quorum();
   void ended();
 
-  Parts parts_in(PartState state, const Indices& blocks) const;
-  std::vector<std::string> keys_of(const Parts& parts) const;
-  std::string key_of(const PartOf& at) const {
+  std::string key_of(const Part& at) const {
     return shards_.key(blocks_[at.block].item.block.hash, at.part);
   }
-  PartState& state_of(const PartOf& at) { return blocks_[at.block].parts[at.part]; }
+  std::vector<std::string> keys_of(const CommitSteps::Parts& parts) const;
   /// Continues in this life of the process, and keeps this object until then.
   template <typename F>
   auto then(F action);
@@ -87,6 +79,7 @@ class ShardWriter : public std::enable_shared_from_this<ShardWriter> {
   const RankShards& shards_;
   BrokenKeys& broken_;
   std::vector<Block> blocks_;
+  CommitSteps steps_;  ///< Of blocks_, by index.
   Done done_;
 };
 
