@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <asio/post.hpp>
+#include <asio/steady_timer.hpp>
 
 namespace kvc {
 namespace {
@@ -40,7 +41,10 @@ Result<std::unique_ptr<IoLoop>> IoLoop::start(const std::string& name,
                                               std::shared_ptr<Logger> logger) {
   std::unique_ptr<IoLoop> loop;
   try {
-    loop.reset(new IoLoop(std::make_shared<asio::io_context>(1)));
+    const auto context = std::make_shared<asio::io_context>(1);
+    loop.reset(new IoLoop(context));
+    // A context opens its descriptors with the first timer or socket: now, where it can be told.
+    const asio::steady_timer first(*context);
   } catch (const std::system_error& error) {
     return Status(Code::kExhausted, std::string("cannot set up a channel: ") + error.what());
   }
@@ -51,6 +55,13 @@ Result<std::unique_ptr<IoLoop>> IoLoop::start(const std::string& name,
   if (!thread.ok()) return thread.status();
   loop->thread_ = std::move(*thread);
   return loop;
+}
+
+IoLoop::~IoLoop() {
+  if (!work_.owns_work()) return;
+  context_->stop();
+  work_.reset();
+  thread_.join();
 }
 
 void IoLoop::run(std::function<void()> task) { asio::post(*context_, std::move(task)); }

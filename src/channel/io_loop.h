@@ -20,8 +20,9 @@ class IoLoop {
   /// Starts the thread. kExhausted if the system gives none, or no descriptor for it.
   static Result<std::unique_ptr<IoLoop>> start(const std::string& name,
                                                std::shared_ptr<Logger> logger);
-  /// REQUIRES: finish() was called.
-  ~IoLoop() = default;
+  /// Without finish(), what was to be run may not have been. REQUIRES: another thread than the
+  /// loop's.
+  ~IoLoop();
   IoLoop(const IoLoop&) = delete;
   IoLoop& operator=(const IoLoop&) = delete;
 

@@ -1,0 +1,79 @@
+// What a channel does in a process that has hardly any descriptors left.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "channel/channel_fixture.h"
+
+namespace kvc {
+namespace {
+
+constexpr rlim_t kEnough = 8;
+
+/// While it lives, the process gets at most so many descriptors more.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(rlim_t free) {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const int next = ::dup(STDERR_FILENO);
+    EXPECT_GE(next, 0);
+    ::close(next);
+    rlimit few = before_;
+    few.rlim_cur = static_cast<rlim_t>(next) + free;
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  }
+  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+ChannelServerOptions server_options() {
+  return {.world_size = 2, .folder = ::testing::TempDir(), .heartbeat = kPatient};
+}
+
+TEST(ChannelDescriptors, LeaderThatGetsTooFewIsAnError) {
+  const auto logger = std::make_shared<testlib::CollectingLogger>();
+  for (rlim_t free = 0; free <= kEnough; ++free) {
+    const FewDescriptors few(free);
+    const Result<std::unique_ptr<ChannelServer>> made =
+        ChannelServer::create(server_options(), kKeyspace, logger);
+    EXPECT_TRUE(made.ok() || free < kEnough);
+    EXPECT_NE(made.status().code(), Code::kInvalid) << free << ": nobody gave a wrong value";
+  }
+}
+
+TEST(ChannelDescriptors, RankThatGotTooFewMeetsItsLeaderLater) {
+  for (rlim_t free = 0; free <= kEnough; ++free) {
+    const Leader leader(server_options());
+    const Follower follower({.rank = 1,
+                             .world_size = 2,
+                             .heartbeat = kPatient,
+                             .first_retry = std::chrono::milliseconds(1),
+                             .longest_retry = std::chrono::milliseconds(5)});
+    {
+      const FewDescriptors few(free);
+      const Status met = follower.client->meet(leader.server->rendezvous());
+      EXPECT_TRUE(met.ok() || free < kEnough);
+      // Its thread tries while there are few, not only once there are enough again.
+      const Deadline soon = Deadline::after(*system_clock(), std::chrono::milliseconds(100));
+      while (met.ok() && !soon.passed(*system_clock()) &&
+             follower.client->stats().attempts_failed == 0 && !leader.server->link(1)->connected())
+        std::this_thread::yield();
+    }
+    // As each plan does.
+    EXPECT_TRUE(eventually([&] {
+      return follower.client->meet(leader.server->rendezvous()).ok() &&
+             leader.server->link(1)->connected();
+    })) << free;
+  }
+}
+
+}  // namespace
+}  // namespace kvc
