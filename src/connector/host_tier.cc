@@ -263,8 +263,7 @@ bool HostTier::begin_next(Sequence sequence, Order& order, std::vector<Fetch>& f
   }
   auto flight = flights_.find(block);
   if (flight == flights_.end()) {
-    StagingLease page =
-        take_page(StagingPool::Use::kLoad, order.is_loose() ? order.arrived : kAnyUse);
+    StagingLease page = take_page_for(sequence, order);
     if (page == nullptr) {
       fail(sequence, i, StageEnd::kNoRoom);
       return false;
@@ -276,6 +275,20 @@ bool HostTier::begin_next(Sequence sequence, Order& order, std::vector<Fetch>& f
   order.places[i] = Place::kInFlight;
   ++order.next;
   return true;
+}
+
+/// What the order holds behind the block it needs a page for is of use only with that block: it
+/// makes room, from its end on.
+StagingLease HostTier::take_page_for(Sequence sequence, Order& order) {
+  if (order.is_loose()) return take_page(StagingPool::Use::kLoad, order.arrived);
+  StagingLease page = take_page(StagingPool::Use::kLoad, kAnyUse);
+  for (std::size_t last = order.limit; page == nullptr && last > order.next + 1;) {
+    if (order.places[--last] != Place::kHere) continue;
+    order.end = StageEnd::kNoRoom;
+    cut(sequence, order, last);
+    page = take_page(StagingPool::Use::kLoad, kAnyUse);
+  }
+  return page;
 }
 
 void HostTier::fetched(const BlockHash& block, FetchEnd end, StagingLease page) {

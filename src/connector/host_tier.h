@@ -148,6 +148,7 @@ class HostTier {
   };
 
   void begin(Sequence sequence, Order& order);
+  StagingLease take_page_for(Sequence sequence, Order& order);
   void end_hold(Sequence sequence);
   void go_on_loose(const Order& order, std::size_t from);
   void end_loose(Sequence sequence);

@@ -166,6 +166,37 @@ TEST(HostTier, OrderLongerThanTheMemoryIsStagedAsFarAsItGoes) {
   EXPECT_EQ(world.reports(), "1:3 no room");
 }
 
+TEST(HostTier, EndOfAnOrderThatIsHereMakesRoomForItsBegin) {
+  TierWorld world(3);
+  world.stage(1, {5, 6, 7});
+  world.fetch_all();
+  world.release(1);
+  (void)world.reports();
+  world.stage(2, {1, 2, 3, 4, 5, 6, 7});
+  world.fetch_all();
+  EXPECT_EQ(world.reports(), "2:3 no room");
+  EXPECT_EQ(world.tier->resident_prefix(blocks({1, 2, 3})), 3u);
+  world.release(2);
+  for (HoldId hold = 3; hold < 6; ++hold) {
+    world.stage(hold, {1, 2, 3, 4, 5, 6, 7});
+    world.fetch_all();
+    EXPECT_EQ(world.reports(), std::to_string(hold) + ":3 no room") << "again and again";
+    world.release(hold);
+  }
+  EXPECT_EQ(world.tier->held(), 0u);
+}
+
+TEST(HostTier, WhatAnotherHoldsOfItsEndMakesNoRoom) {
+  TierWorld world(3);
+  world.stage(1, {5, 6});
+  world.fetch_all();
+  EXPECT_EQ(world.reports(), "1:2 all");
+  world.stage(2, {1, 2, 5, 6});
+  world.fetch_all();
+  EXPECT_EQ(world.reports(), "2:1 no room");
+  EXPECT_EQ(world.tier->held(), 3u);
+}
+
 TEST(HostTier, BlockTwiceInAnOrderIsHeldTwiceAndLetGoOfTwice) {
   TierWorld world(3);
   world.stage(1, {1, 1, 2});
