@@ -204,9 +204,9 @@ GuardedStoreObject guarded_store(const StoreObject& inner, std::size_t threads,
   auto call_counters = std::make_shared<StoreCallCounters>();
   const std::shared_ptr<const Clock> clock = system_clock();
   const std::shared_ptr<Executor> calls =
-      make_thread_pool({.name = "kvc-store", .threads = threads});
-  const std::shared_ptr<Executor> transfers =
-      make_thread_pool({.name = "kvc-move", .threads = threads, .niceness = kNicenessOfTransfers});
+      make_call_threads({.name = "kvc-store", .threads = threads}, call_counters);
+  const std::shared_ptr<Executor> transfers = make_call_threads(
+      {.name = "kvc-move", .threads = threads, .niceness = kNicenessOfTransfers}, call_counters);
   std::shared_ptr<Store> timely =
       make_deadline_store(inner.shared(), calls, clock, call_counters,
                           {.max_abandoned = max_abandoned, .transfers = transfers});

@@ -40,11 +40,6 @@ struct GuardedStoreObject : StoreObject {
       : StoreObject(std::move(store)),
         counters(std::move(call_counters)),
         executors(std::move(call_threads)) {}
-  GuardedStoreObject(GuardedStoreObject&&) noexcept = default;
-  GuardedStoreObject& operator=(GuardedStoreObject&&) = delete;
-  /// Does not wait for threads inside of abandoned calls, which may never come back.
-  ~GuardedStoreObject();
-
   void disown() {
     new std::vector<std::shared_ptr<Executor>>(executors);
     StoreObject::disown();

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/mutex.h"
+#include "os/thread.h"
 #include "store/item_traits.h"
 
 namespace kvc {
@@ -259,6 +260,17 @@ std::shared_ptr<Store> make_deadline_store(std::shared_ptr<Store> inner,
                                            DeadlineStoreOptions options) {
   return std::make_shared<DeadlineStore>(std::move(inner), std::move(executor), std::move(clock),
                                          std::move(counters), std::move(options));
+}
+
+std::shared_ptr<Executor> make_call_threads(ThreadPoolOptions options,
+                                            std::shared_ptr<StoreCallCounters> counters) {
+  // With the pool goes the last user of its store, so that no call can be given up any more.
+  const auto end = [counters = std::move(counters)](Executor* threads) {
+    if (counters->abandoned_now.load() == 0) return delete threads;
+    Result<Thread> reaper = Thread::start("kvc-reaper", [threads] { delete threads; });
+    if (reaper.ok()) reaper->detach();  // Else they are never ended.
+  };
+  return {make_thread_pool(std::move(options)).release(), end};
 }
 
 }  // namespace kvc

@@ -46,4 +46,9 @@ std::shared_ptr<Store> make_deadline_store(std::shared_ptr<Store> inner,
                                            std::shared_ptr<StoreCallCounters> counters,
                                            DeadlineStoreOptions options = {});
 
+/// Threads for deadline stores that share `counters`. Whoever drops the last reference does not
+/// wait for those inside of abandoned calls, which may never come back: another thread does.
+std::shared_ptr<Executor> make_call_threads(ThreadPoolOptions options,
+                                            std::shared_ptr<StoreCallCounters> counters);
+
 }  // namespace kvc

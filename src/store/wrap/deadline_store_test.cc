@@ -254,6 +254,29 @@ TEST(DeadlineStore, MayBeDestroyedWhileCallsHang) {
   EXPECT_EQ(counters->abandoned_now.load(), 0u);
 }
 
+TEST(DeadlineStore, NobodyWaitsForThreadsInsideOfAbandonedCalls) {
+  const auto counters = std::make_shared<StoreCallCounters>();
+  std::shared_ptr<Executor> threads = make_call_threads(pool_options(2), counters);
+  const auto clock = std::make_shared<SimClock>();
+  auto gate = std::make_shared<GatedStore>(make_memory_store({}));
+  const std::weak_ptr<GatedStore> watched = gate;
+  auto store = make_deadline_store(gate, threads, clock, counters, {.transfers = threads});
+  gate->close_gate(GatePoint::kBeforeCall);
+  Result<Thread> caller = Thread::start("caller", [&] {
+    store->exists({"key"}, {Deadline::after(*clock, std::chrono::seconds(1)), nullptr});
+  });
+  ASSERT_TRUE(caller.ok());
+  ASSERT_TRUE(gate->wait_for_waiting(1));
+  clock->advance(std::chrono::seconds(2));
+  caller->join();
+  threads.reset();
+  store.reset();  // The last user, as a worker may be; returns although the call has not.
+  EXPECT_EQ(counters->abandoned_now.load(), 1u);
+  gate->open_gate();
+  gate.reset();
+  while (!watched.expired()) clock->now();
+}
+
 TEST(DeadlineStore, RegistrationThatHangsTimesOut) {
   const auto executor = std::make_shared<SteppableExecutor>();
   const auto clock = std::make_shared<SimClock>(std::chrono::milliseconds(100));
