@@ -380,6 +380,10 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
         except Exception:  # noqa: BLE001 - nothing may leave a callback
             log.exception("no plan for this step; promised loads fail")
             plan = b""
+        except BaseException:  # Ctrl-C, say; whoever goes on all the same hears of it next time
+            self._give_up_owed(core)
+            self._owed.clear()
+            raise
         if not plan:
             self._give_up_owed(core)
         self._owed.clear()

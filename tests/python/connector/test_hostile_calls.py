@@ -270,6 +270,32 @@ def test_a_plan_that_is_lost_after_it_was_made_fails_closed(make_engine: MakeEng
     assert lost
 
 
+def test_a_plan_that_was_interrupted_fails_closed(make_engine: MakeEngine) -> None:
+    """Ctrl-C leaves build_connector_meta as what it is; the next plan tells what was lost."""
+    engine = make_engine()
+    engine.serve(request())
+    promised = request()
+    matched, pages = engine.start(promised)
+    assert matched == FULL
+    resources = engine.scheduler._resources
+    real = resources._core
+    assert real is not None
+
+    class Interrupted(Exploding):
+        def plan_step(self, batch: Any) -> Any:
+            real.plan_step(batch)
+            raise KeyboardInterrupt
+
+    resources._core = Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        engine.scheduler.build_connector_meta(step(engine, promised, pages, matched))
+    resources._core = real
+    del real, Interrupted
+    empty = SimpleNamespace(new_requests=[], cached_requests=[])
+    engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(empty))
+    assert_load_fails_for(engine, promised)
+
+
 def test_a_report_that_cannot_be_read_keeps_the_loads(make_engine: MakeEngine) -> None:
     """Its request is loaded as promised, and never saved, since later deltas cannot be placed."""
     engine = make_engine()
