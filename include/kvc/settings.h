@@ -3,8 +3,8 @@
 //
 // A value is taken from the first of: overrides (given in code), environment, file, default. Files
 // and overrides must hold known names only. In the environment an unknown name is nobody's mistake,
-// because other programs have variables there too; only near misses of our own names are warned
-// about.
+// because other programs have variables there too; only near misses of the names in the table are
+// warned about.
 //
 // Nothing here reads the environment or a file: the caller passes both in. Since a setting may name
 // the store client's own file, parse twice where it does: first without that file's text to learn
@@ -46,7 +46,8 @@ struct SettingSpec {
   std::uint64_t maximum = 0;
   /// Of kChoice, separated by '|'.
   std::string_view choices;
-  /// Belongs to the store's client, which defines its meaning; near misses are not ours to warn of.
+  /// Belongs to the store's client, which defines its meaning and has more variables that begin so:
+  /// only slips of the pen are warned about.
   bool foreign = false;
   /// The field that sets it in the store client's own configuration file; empty: none.
   std::string_view store_file_field;
@@ -86,7 +87,7 @@ struct SettingLine {
 /// and the type fits (the process ends otherwise: the name is the program's, not the user's).
 class Settings {
  public:
-  /// kInvalid for an unknown name in file or overrides (the message names the nearest known one),
+  /// kInvalid for an unknown name in file or overrides (the message names a known one that is near),
   /// an ill-typed or out-of-range value (name, value, source, remedy), or settings that contradict
   /// one another.
   static Result<Settings> parse(const SettingsInput& input);

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "os/socket.h"
-#include "settings/edit_distance.h"
+#include "settings/near_names.h"
 #include "settings/setting_file.h"
 #include "settings/setting_value.h"
 
@@ -25,26 +25,13 @@ std::size_t index_of(std::string_view name) {
   return static_cast<std::size_t>(spec - setting_table().data());
 }
 
-std::string_view nearest_name(std::string_view name) {
-  const auto table = setting_table();
-  const auto nearest = std::min_element(
-      table.begin(), table.end(), [name](const SettingSpec& a, const SettingSpec& b) {
-        return edit_distance(a.name, name) < edit_distance(b.name, name);
-      });
-  return nearest->name;
+std::string did_you_mean(std::string_view name) {
+  return name.empty() ? "" : "; did you mean " + std::string(name) + "?";
 }
 
 Status unknown_name(const std::string& place, const std::string& name) {
-  return invalid(place + " has the unknown setting '" + name + "'; did you mean " +
-                 std::string(nearest_name(name)) + "?");
-}
-
-/// Whether a variable of the environment was probably meant to be ours.
-bool is_near_miss(std::string_view name, const SettingSpec& spec) {
-  constexpr std::size_t kShortName = 10;
-  if (spec.foreign || name == spec.name) return false;
-  if (edit_distance(name.substr(0, 3), "MC_") != 0) return false;
-  return edit_distance(name, spec.name) <= (spec.name.size() < kShortName ? 1u : 2u);
+  return invalid(place + " has the unknown setting '" + name + "'" +
+                 did_you_mean(meant_by_entry(name)));
 }
 
 /// "http://user:password@host" without what must not be logged.
@@ -116,6 +103,7 @@ class SettingsBuilder {
           &SettingsBuilder::apply_environment, &SettingsBuilder::apply_store_file,
           &SettingsBuilder::apply_overrides, &SettingsBuilder::choose_backend,
           &SettingsBuilder::normalise_protocol, &SettingsBuilder::fit_save_queue,
+          &SettingsBuilder::tell_of_leases, &SettingsBuilder::check_ranks_are_whole,
           &SettingsBuilder::check_ranks, &SettingsBuilder::check_stage_address}) {
       Status status = (this->*step)();
       if (!status.ok()) return status;
@@ -218,12 +206,10 @@ class SettingsBuilder {
   }
 
   void warn_of_near_miss(const std::string& name) {
-    for (const SettingSpec& spec : setting_table()) {
-      if (!is_near_miss(name, spec)) continue;
-      settings_.warnings_.push_back("environment variable " + name +
-                                    " is not known; did you mean " + std::string(spec.name) + "?");
-      return;
-    }
+    const std::string_view meant = meant_by_variable(name);
+    if (meant.empty()) return;
+    settings_.warnings_.push_back("environment variable " + name + " is not known" +
+                                  did_you_mean(meant));
   }
 
   /// The store's client takes all of its settings from its file and none of them from the
@@ -237,6 +223,14 @@ class SettingsBuilder {
       if (spec.store_file_field.empty()) continue;
       Status status = apply_store_field(spec, *entries, place);
       if (!status.ok()) return status;
+    }
+    for (const FileSetting& entry : *entries) {
+      const std::string_view meant = meant_by_store_field(entry.name);
+      if (meant.empty()) continue;
+      settings_.warnings_.push_back(place + " has the unknown field '" + entry.name + "'" +
+                                    did_you_mean(meant));
+      store_file_mistakes_ +=
+          "; it has the unknown field '" + entry.name + "'" + did_you_mean(meant);
     }
     return {};
   }
@@ -282,8 +276,15 @@ class SettingsBuilder {
     }
     const bool file_to_come =
         settings_.has_value("MOONCAKE_CONFIG_PATH") && !input_.store_file_text.has_value();
-    if (settings_.text("MC_BACKEND") == "mooncake" && !settings_.has_value("MOONCAKE_MASTER") &&
-        !file_to_come) {
+    const bool lacks_store = settings_.text("MC_BACKEND") == "mooncake" &&
+                             !settings_.has_value("MOONCAKE_MASTER") && !file_to_come;
+    if (lacks_store && input_.store_file_text.has_value()) {
+      return invalid(store_file_place(input_.store_file_name) +
+                     " names no master, so MC_BACKEND cannot be 'mooncake': set its field "
+                     "master_server_address to host:port" +
+                     store_file_mistakes_);
+    }
+    if (lacks_store) {
       return invalid(
           "MC_BACKEND is 'mooncake' and no master is named: set MOONCAKE_MASTER to host:port, or "
           "MOONCAKE_CONFIG_PATH to a file with master_server_address");
@@ -301,6 +302,18 @@ class SettingsBuilder {
     return {};
   }
 
+  /// What is asked for and cannot be had is said; the default is not asked for.
+  Status tell_of_leases() {
+    const Settings::Value& promise = settings_.values_[index_of("MC_PROMISE")];
+    if (settings_.flag("MC_LAYER_GRANULARITY") && promise.text == "staged" &&
+        promise.source != SettingSource::kDefault) {
+      settings_.warnings_.push_back("MC_PROMISE=staged (" + std::string(to_string(promise.source)) +
+                                    ") has no effect: promises are leased, because of "
+                                    "MC_LAYER_GRANULARITY=1");
+    }
+    return {};
+  }
+
   Status fit_save_queue() {
     const std::uint64_t staging = settings_.number("MC_STAGING_BYTES");
     Settings::Value& queue = settings_.values_[index_of("MC_SAVE_QUEUE_BYTES")];
@@ -314,6 +327,18 @@ class SettingsBuilder {
                      ", in which the queue lies: raise that or lower this");
     }
     return {};
+  }
+
+  /// One without the other would be completed by a guess, in one process differently from another.
+  Status check_ranks_are_whole() {
+    if (settings_.has_value("MC_RANK") == settings_.has_value("MC_WORLD_SIZE")) return {};
+    const bool has_rank = settings_.has_value("MC_RANK");
+    const std::string set_one = has_rank ? "MC_RANK" : "MC_WORLD_SIZE";
+    const Settings::Value& value = settings_.values_[index_of(set_one)];
+    return invalid(set_one + " is '" + value.text + "' (" + std::string(to_string(value.source)) +
+                   ") and " + (has_rank ? "MC_WORLD_SIZE" : "MC_RANK") +
+                   " is not set: one without the other does not say which rank of how many this "
+                   "is; set both, or neither");
   }
 
   Status check_ranks() {
@@ -338,6 +363,8 @@ class SettingsBuilder {
 
   const SettingsInput& input_;
   Settings settings_;
+  /// "; it has the unknown field 'x'; did you mean y?" for each, to end a message with.
+  std::string store_file_mistakes_;
 };
 
 Result<Settings> Settings::parse(const SettingsInput& input) {

@@ -198,8 +198,18 @@ TEST(Settings, MetricsAreOffAndLocalUnlessAskedFor) {
   expect_refused(input_of({{"MC_METRICS_PORT", "65536"}}), "MC_METRICS_PORT");
 }
 
-TEST(Settings, WhatALaterVersionBringsIsRefusedOrSaid) {
+TEST(Settings, StagedPromisesThatLayersRuleOutAreSaid) {
   EXPECT_TRUE(parsed(input_of({{"MC_LAYER_GRANULARITY", "1"}})).warnings().empty());
+  EXPECT_TRUE(parsed(input_of({{"MC_PROMISE", "staged"}})).warnings().empty());
+  EXPECT_TRUE(parsed(input_of({{"MC_LAYER_GRANULARITY", "1"}, {"MC_PROMISE", "leased"}}))
+                  .warnings()
+                  .empty());
+  const Settings settings =
+      parsed(input_of({{"MC_LAYER_GRANULARITY", "1"}, {"MC_PROMISE", "Staged"}}));
+  ASSERT_EQ(settings.warnings().size(), 1u);
+  EXPECT_EQ(settings.warnings()[0],
+            "MC_PROMISE=staged (environment) has no effect: promises are leased, because of "
+            "MC_LAYER_GRANULARITY=1");
 }
 
 TEST(Settings, TheBackendFollowsFromTheStore) {
@@ -244,11 +254,28 @@ TEST(Settings, TheStoresOwnFileReplacesTheEnvironment) {
   EXPECT_EQ(parsed(input).text("MOONCAKE_MASTER"), "call:1");
   input.overrides.clear();
   input.store_file_text = "{}";
-  expect_refused(input, "MOONCAKE_CONFIG_PATH to a file with master_server_address");
+  expect_refused(input, "file '/etc/mooncake.json' of MOONCAKE_CONFIG_PATH names no master");
   input.store_file_text = "{x";
   expect_refused(input, "file '/etc/mooncake.json' of MOONCAKE_CONFIG_PATH cannot be read: parse ");
   input.store_file_text = R"({"master_server_address": ["a"]})";
   expect_refused(input, "master_server_address is an array");
+}
+
+TEST(Settings, AMisspelledFieldOfTheStoresFileIsNamed) {
+  SettingsInput input;
+  input.environment = {{"MOONCAKE_CONFIG_PATH", "/etc/mooncake.json"}};
+  input.store_file_name = "/etc/mooncake.json";
+  input.store_file_text = R"({"master_server_addres": "m:50051"})";
+  expect_refused(input,
+                 "set its field master_server_address to host:port; it has the unknown field "
+                 "'master_server_addres'; did you mean master_server_address?");
+  input.store_file_text =
+      R"({"master_server_address": "m:50051", "device_nam": "eth0", "local_buffer_size": 5})";
+  const Settings settings = parsed(input);
+  ASSERT_EQ(settings.warnings().size(), 1u);
+  EXPECT_EQ(settings.warnings()[0],
+            "file '/etc/mooncake.json' of MOONCAKE_CONFIG_PATH has the unknown field 'device_nam'; "
+            "did you mean device_name?");
 }
 
 TEST(Settings, ASectionInAFileIsNamedAsWhatItIs) {
@@ -288,6 +315,16 @@ TEST(Settings, UnknownNamesInTheFileNameTheNearest) {
   SettingsInput input = input_of({});
   input.overrides = {{"MC_KEY_EPOC", "1"}};
   expect_refused(input, "did you mean MC_KEY_EPOCH?");
+}
+
+TEST(Settings, AnUnknownNameThatIsNearNoneGetsNoSuggestion) {
+  for (const char* name : {"FOO", "MC_FOO", "tensor_parallel_size"}) {
+    const Result<Settings> settings =
+        Settings::parse(with_file("a.toml", std::string(name) + " = 1"));
+    ASSERT_FALSE(settings.ok());
+    EXPECT_EQ(settings.status().message(),
+              "settings file 'a.toml' has the unknown setting '" + std::string(name) + "'");
+  }
 }
 
 TEST(Settings, IllTypedValuesInTheFileAreRefused) {
@@ -330,7 +367,23 @@ TEST(Settings, NearMissesOfOurNamesInTheEnvironmentWarn) {
                                         {"MC_KEY_EPOC", "MC_KEY_EPOCH"},
                                         {"MC_STAGING_BYTE", "MC_STAGING_BYTES"},
                                         {"MC_WORLDSIZE", "MC_WORLD_SIZE"},
-                                        {"MC_MODEL_REVISON", "MC_MODEL_REVISION"}}) {
+                                        {"MC_MODEL_REVISON", "MC_MODEL_REVISION"},
+                                        {"MC_MODEL_REV", "MC_MODEL_REVISION"},
+                                        {"MC_STAGE_DEADLINE", "MC_STAGE_DEADLINE_MS"},
+                                        {"mc_stage_deadline", "MC_STAGE_DEADLINE_MS"},
+                                        {"MC_STAGE_ADDR", "MC_STAGE_ADDRESS"},
+                                        {"MC_STAGE_BYTES", "MC_STAGING_BYTES"},
+                                        {"MC_STAGING", "MC_STAGING_BYTES"},
+                                        {"MC_PREFILL_TOK_S", "MC_PREFILL_TOK_PER_S"},
+                                        {"MC_PREFILL_TOKENS_PER_S", "MC_PREFILL_TOK_PER_S"},
+                                        {"MC_PROMISE_MODE", "MC_PROMISE"},
+                                        {"MC_LOAD_DEADLINE", "MC_LOAD_DEADLINE_MS"},
+                                        {"MC_SAVE_QUEUE", "MC_SAVE_QUEUE_BYTES"},
+                                        {"MC_KEY_SECRET", "MC_KEY_SECRET_FILE"},
+                                        {"MC_FILE_DIR", "MC_FILE_PATH"},
+                                        {"MC_MIN_HIT", "MC_MIN_HIT_BLOCKS"},
+                                        {"MOONCAKE_MASTR", "MOONCAKE_MASTER"},
+                                        {"MOONCAKE_MSATER", "MOONCAKE_MASTER"}}) {
     const Settings settings = parsed(input_of({{wrong, "x"}}));
     ASSERT_EQ(settings.warnings().size(), 1u) << wrong;
     EXPECT_EQ(settings.warnings()[0].find("environment variable " + wrong + " is not known"), 0u)
@@ -389,7 +442,16 @@ TEST(Settings, RanksBeyondTheWorldAreRefused) {
   expect_refused(input_of({{"MC_RANK", "2"}, {"MC_WORLD_SIZE", "2"}}),
                  "MC_RANK is 2 and MC_WORLD_SIZE is 2: ranks count from 0 to 1");
   expect_refused(input_of({{"MC_WORLD_SIZE", "0"}}), "from 1 to 65536");
-  EXPECT_TRUE(parsed(input_of({{"MC_RANK", "0"}})).has_value("MC_RANK"));
+}
+
+TEST(Settings, ARankWithoutItsWorldIsRefusedAndTheOtherWayRound) {
+  expect_refused(input_of({{"MC_RANK", "3"}}),
+                 "MC_RANK is '3' (environment) and MC_WORLD_SIZE is not set");
+  expect_refused(input_of({{"MC_WORLD_SIZE", "3"}}),
+                 "MC_WORLD_SIZE is '3' (environment) and MC_RANK is not set");
+  expect_refused(with_file("a.toml", "MC_RANK = 0"), "(file) and MC_WORLD_SIZE is not set");
+  EXPECT_TRUE(
+      parsed(with_file("a.toml", "MC_WORLD_SIZE = 2", {{"MC_RANK", "1"}})).has_value("MC_RANK"));
 }
 
 TEST(Settings, AStageAddressThatNoRankCanConnectToIsRefused) {
