@@ -35,7 +35,7 @@ demo: package
 	@$(VENV)/mooncake-trtllm demo --backend mooncake
 
 showcase: package
-	@benchmarks/tensorrt_llm_kv_connector/deploy/run_ctx_gen_store.sh showcase --out build/showcase
+	@benchmarks/tensorrt_llm_kv_connector/deploy/run_ctx_gen_store.sh showcase
 
 test: setup
 	@$(VENV)/python scripts/run_tests.py all

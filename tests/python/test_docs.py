@@ -262,6 +262,13 @@ def test_readme_names_the_main_commands() -> None:
     }
 
 
+def test_showcase_writes_to_where_the_readme_says() -> None:
+    text = (ROOT / "README.md").read_text()
+    (folder,) = re.findall(r"one HTML report in `([^`]+)/`", text)
+    assert f"default: {folder}" in " ".join(help_text(str(DEPLOY), "showcase").split())
+    assert "showcase --out" not in (ROOT / "Makefile").read_text()
+
+
 def test_the_example_of_the_library_builds_and_runs(tmp_path: Path) -> None:
     """As a user of the installed library has it, with nothing but what the page says."""
     page = (ROOT / "docs" / "cpp-library.md").read_text()

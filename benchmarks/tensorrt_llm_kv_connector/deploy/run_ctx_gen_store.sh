@@ -7,7 +7,7 @@
 #   run_ctx_gen_store.sh ctx MODEL [--dry-run]    trtllm-serve as prefill server
 #   run_ctx_gen_store.sh gen MODEL [--dry-run]    trtllm-serve as decode server
 #   run_ctx_gen_store.sh down                     stops what `up` started
-#   run_ctx_gen_store.sh showcase --out DIR       gate, matrix, trace, figures and report
+#   run_ctx_gen_store.sh showcase [--out DIR]     gate, matrix, trace, figures and report
 #
 # All options: run_ctx_gen_store.sh COMMAND --help. PYTHON names the interpreter to use; otherwise
 # it is .venv/bin/python of this checkout, or python3.

@@ -56,7 +56,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "small simulated geometry",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("showcase"), metavar="DIR", help="default: showcase"
+        "--out",
+        type=Path,
+        default=Path("build/showcase"),
+        metavar="DIR",
+        help="default: build/showcase",
     )
     parser.set_defaults(run=_run)
 
