@@ -87,9 +87,9 @@ struct SettingLine {
 /// and the type fits (the process ends otherwise: the name is the program's, not the user's).
 class Settings {
  public:
-  /// kInvalid for an unknown name in file or overrides (the message names a known one that is near),
-  /// an ill-typed or out-of-range value (name, value, source, remedy), or settings that contradict
-  /// one another.
+  /// kInvalid for an unknown name in file or overrides (the message names a known one that is
+  /// near), an ill-typed or out-of-range value (name, value, source, remedy), or settings that
+  /// contradict one another.
   static Result<Settings> parse(const SettingsInput& input);
 
   /// Of kText and kChoice. Empty: unset.

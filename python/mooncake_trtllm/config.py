@@ -63,9 +63,10 @@ def make_kv_connector_config(**overrides: Any) -> Any:
     fields = {name: value for name, value in overrides.items() if name not in given}
     for name in fields:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+            near = difflib.get_close_matches(name, known, n=1)
+            offer = f"; did you mean '{near[0]}'?" if near else "."
             raise KvConnectorConfigError(
-                f"make_kv_connector_config({name}=...): unknown field; did you mean '{near[0]}'? "
+                f"make_kv_connector_config({name}=...): unknown field{offer} "
                 f"Remedy: use one of {', '.join(known)}, or a setting such as MC_BACKEND, which "
                 "may also stand in the environment or the file named by MC_KV_CONFIG"
             )

@@ -91,6 +91,8 @@ def test_a_model_class_with_fields_is_understood(monkeypatch: pytest.MonkeyPatch
     assert make_kv_connector_config(novel="x").novel == "x"
     with pytest.raises(KvConnectorConfigError, match="did you mean 'connector_module'"):
         make_kv_connector_config(connector_modul="x")
+    with pytest.raises(KvConnectorConfigError, match=r"unknown field\. Remedy: use one of"):
+        make_kv_connector_config(quux="x")
 
 
 def test_a_class_that_refuses_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
