@@ -362,6 +362,19 @@ def test_messages_of_the_guide_are_in_the_code() -> None:
     assert not missing
 
 
+def test_what_ends_an_offer_is_in_the_guide_word_by_word() -> None:
+    code = (ROOT / "src" / "connector" / "decision_log.cc").read_text()
+    function = code.partition("std::string reason_of(")[2].partition("\n}\n")[0]
+    told = []
+    for end in re.findall(r"case PrefixEnd::\w+:\s+return ([^;]+);", function):
+        words = re.findall(r'"([^"]*)"', end.rpartition('" : ')[2] or end)
+        said = "...".join(words) + ("" if end.endswith('"') else "...")
+        told.append(re.sub(r"\s+", " ", said))
+    (rows,) = tables(section(GUIDE, "Watch it"), "ended by")
+    assert len(told) == function.count("case PrefixEnd::")
+    assert list(rows) == told
+
+
 def test_every_refused_configuration_is_in_the_guide() -> None:
     code = (ROOT / "python" / "mooncake_trtllm" / "_checks.py").read_text()
     refused = set(re.findall(r'_refused\(\s*f?"([^"]+)"', code)) - {"kv_cache_config.{tier}"}
