@@ -111,22 +111,33 @@ class _Resources:
         keyspace: bytes,
         layout: _native.DenseLayout,
     ) -> None:
-        settings = self._instance.settings
         what = f"the KV pool {list(pool.shape)} cannot be served:"
         try:
             core.register_layout(keyspace, layout)
         except KvConnectorConfigError as error:
-            raise KvConnectorConfigError(
-                f"{what} {error}. Remedy, for the staging: raise MC_STAGING_BYTES (now "
-                f"{settings.staging_bytes}) and with it MC_SAVE_QUEUE_BYTES (now "
-                f"{settings.save_queue_bytes}); for the memory back end: raise MC_MEMORY_BYTES "
-                f"(now {settings.memory_bytes})"
-            ) from None
+            raise KvConnectorConfigError(f"{what} {self._what_to_raise(str(error))}") from None
         except KvConnectorStoreError as error:
-            raise KvConnectorStoreError(
+            settings = self._instance.settings
+            remedy = (
                 f"{what} {error}. Remedy: lower MC_STAGING_BYTES (now {settings.staging_bytes}) "
-                "to what this host can spare for each rank, or see that the store is up"
-            ) from None
+                "to what this host can spare for each rank"
+            )
+            if settings.backend == "mooncake" and "the store did not take" in str(error):
+                raise KvConnectorStoreError(f"{remedy}, or see that the store is up") from None
+            # Not got from the host, or for a back end that takes whatever there is.
+            raise KvConnectorConfigError(remedy) from None
+
+    def _what_to_raise(self, reason: str) -> str:
+        """What the core found too small, with the setting that it comes from."""
+        settings = self._instance.settings
+        for setting in ("MC_STAGING_BYTES", "MC_SAVE_QUEUE_BYTES"):
+            option = setting.removeprefix("MC_").lower()
+            if reason.startswith(f"{option} is "):
+                rest = reason.removeprefix(option)
+                return f"{setting}{rest}. Remedy: raise {setting} as far as that"
+        if settings.backend == "memory" and "takes at most" in reason:
+            return f"{reason}. Remedy: raise MC_MEMORY_BYTES (now {settings.memory_bytes})"
+        return f"{reason}. Remedy: correct what is named"
 
     def _make_core(self, *, by_layer: bool, replicated: bool) -> _native.Worker:
         instance, settings = self._instance, self._instance.settings

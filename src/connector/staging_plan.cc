@@ -23,11 +23,6 @@ Result<StagingPlan> plan_staging(const WorkerOptions& options, std::size_t page_
   if (page_payload_bytes > std::numeric_limits<std::size_t>::max() / 64) {
     return invalid("a page of " + std::to_string(page_payload_bytes) + " bytes is out of range");
   }
-  if (options.save_queue_bytes != 0 && options.save_queue_bytes < page_payload_bytes) {
-    return invalid("save_queue_bytes is " + std::to_string(options.save_queue_bytes) +
-                   ": a page of this cache has " + std::to_string(page_payload_bytes) +
-                   " bytes, raise it to at least that, or set 0 to save nothing");
-  }
   StagingPlan plan;
   const std::size_t part_bytes = page_payload_bytes / parts;
   plan.page_bytes = (kBlockHeaderBytes + part_bytes + kSystemPage - 1) / kSystemPage * kSystemPage;
@@ -44,6 +39,12 @@ Result<StagingPlan> plan_staging(const WorkerOptions& options, std::size_t page_
     return invalid("staging_bytes is " + std::to_string(options.staging_bytes) +
                    ": a page of this cache has " + std::to_string(page_payload_bytes) +
                    " bytes, raise it to at least " + std::to_string(needed));
+  }
+  // After the whole, of which a queue that nobody named is a part.
+  if (options.save_queue_bytes != 0 && options.save_queue_bytes < page_payload_bytes) {
+    return invalid("save_queue_bytes is " + std::to_string(options.save_queue_bytes) +
+                   ": a page of this cache has " + std::to_string(page_payload_bytes) +
+                   " bytes, raise it to at least that, or set 0 to save nothing");
   }
   const std::size_t all = (options.staging_bytes - marker_area) / plan.page_bytes;
   if (!atomic_publish && all >= kPlenty) plan.check_pages = kChecksOfPlenty;

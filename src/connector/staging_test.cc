@@ -162,6 +162,10 @@ TEST(StagingPlan, NamesTheSettingAndWhatWouldDo) {
   const Result<StagingPlan> queue = plan_staging(sized(1 << 30, 4095), 4096, true);
   ASSERT_FALSE(queue.ok());
   EXPECT_NE(queue.status().message().find("save_queue_bytes is 4095"), std::string::npos);
+  // A queue that is half of too little is not what has to be raised.
+  const Result<StagingPlan> both = plan_staging(sized(4096, 2048), 4096, true);
+  ASSERT_FALSE(both.ok());
+  EXPECT_EQ(both.status().message().find("staging_bytes is 4096"), 0u);
   const Result<StagingPlan> no_saves = plan_staging(sized(1 << 30, 0), 4096, true);
   ASSERT_TRUE(no_saves.ok());
   EXPECT_EQ(no_saves->save_pages, 0u);

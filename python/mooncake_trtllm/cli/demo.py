@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mooncake_trtllm.cli import offers, stores
+from mooncake_trtllm.cli import offers, run_settings, stores
 from mooncake_trtllm.cli.demo_report import Step, text
-from mooncake_trtllm.cli.demo_steps import Scene
+from mooncake_trtllm.cli.demo_steps import PROMPT_TOKENS, Scene
 from mooncake_trtllm.cli.exits import BROKEN, GOOD, UsageError, exit_code
 from mooncake_trtllm.cli.output import add_output_options, print_json
 from mooncake_trtllm.simulator import Geometry, InstanceConfig, ModelFolder, SimulationError
@@ -30,6 +30,8 @@ __all__ = ["add_to", "run"]
 _GEOMETRY = Geometry(layers=8, kv_heads=8, head_dim=32, tokens_per_block=32)
 _SEGMENT_BYTES = 512 << 20
 _POOL_BLOCKS = 128
+_DEADLINE_MS = 4000
+"""Less than callbacks may take."""
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -101,7 +103,8 @@ def _scene(options: argparse.Namespace) -> Iterator[Scene]:
         tempfile.TemporaryDirectory(prefix="mooncake-trtllm-") as folder,
         stores.open_store(options.backend, _SEGMENT_BYTES, options.segment_bytes) as store,
     ):
-        stores.tell_overrides("demo", store.env)
+        env = _environment(options, store)
+        stores.tell_overrides("demo", env)
         # A model of its own for every run: on a shared store the first step is cold all the same.
         seed = stores.run_seed(folder)
         config = InstanceConfig(
@@ -109,7 +112,7 @@ def _scene(options: argparse.Namespace) -> Iterator[Scene]:
             _GEOMETRY,
             tp=options.tp,
             ranks="processes" if processes else "threads",
-            env={**store.env, **offers.granularity_settings(stores.granularity_of(options))},
+            env=env,
             quiet=not options.verbose,
             pool_blocks=_POOL_BLOCKS,
             block_reuse=False,
@@ -121,6 +124,19 @@ def _scene(options: argparse.Namespace) -> Iterator[Scene]:
         except BaseException:
             scene.kill()
             raise
+
+
+def _environment(options: argparse.Namespace, store: stores.RunStore) -> dict[str, str]:
+    """Of its ranks. Raises UsageError where the demo cannot show its job with the user's."""
+    env = {
+        **store.env,
+        **run_settings.load_all(_DEADLINE_MS),
+        "MC_MEMORY_BYTES": str(_SEGMENT_BYTES),
+        **offers.granularity_settings(stores.granularity_of(options)),
+    }
+    run_settings.check_staging("the demo", env, _GEOMETRY, options.tp, PROMPT_TOKENS)
+    run_settings.check_stage_address(env, options.tp)
+    return {**env, **run_settings.without_stage_port(env)}
 
 
 def _verdict(report: dict[str, Any], steps: list[Step]) -> None:

@@ -30,10 +30,10 @@ from mooncake_trtllm.simulator import (
 )
 from mooncake_trtllm.simulator.mixing import token_stream
 
-__all__ = ["Scene"]
+__all__ = ["PROMPT_TOKENS", "Scene"]
 
 _PROMPTS = 3
-_PROMPT_TOKENS = 1024 + 7
+PROMPT_TOKENS = 1024 + 7
 _VOCABULARY = 32000
 _DRAIN_S = 30.0
 _TAMPER_TIMEOUT_S = 60.0
@@ -50,7 +50,7 @@ class Scene:
         self._store = store
         self._staged = staged
         self._prompts = [
-            token_stream(seed, _PROMPT_TOKENS, _VOCABULARY) for seed in range(1, _PROMPTS + 1)
+            token_stream(seed, PROMPT_TOKENS, _VOCABULARY) for seed in range(1, _PROMPTS + 1)
         ]
         self._instances: dict[str, Instance] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mooncake_trtllm.errors import KvConnectorConfigError, KvConnectorStoreError
 from mooncake_trtllm.local_store import LocalStoreError, WheelMissingError
-from mooncake_trtllm.simulator import InvariantError, RankError
+from mooncake_trtllm.simulator import RankError, SimulationError
 from mooncake_trtllm.simulator.workloads import TraceFormatError
 
 __all__ = [
@@ -48,8 +48,6 @@ def exit_code(error: BaseException) -> int | None:
         return USAGE
     if isinstance(error, (LocalStoreError, KvConnectorStoreError)):
         return UNREACHABLE
-    if isinstance(error, InvariantError):
-        return BROKEN
     if isinstance(error, RankError):
         return _BY_KIND.get(error.kind, BROKEN)
-    return None
+    return BROKEN if isinstance(error, SimulationError) else None

@@ -20,6 +20,8 @@ __all__ = ["add_to", "run"]
 
 _TIMEOUT_S = 10.0
 _LIMIT_BYTES = 16 << 20
+_LARGEST_PORT = 65535
+_HOST = re.compile(r"[^\s:/@?#\[\]]+|\[[0-9A-Fa-f:.]+(%\w+)?\]")
 _LINE = re.compile(r"(connector \d+: )?request \d+: ")
 
 
@@ -42,7 +44,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the verb."""
-    address = options.address or _address_of_settings()
+    address = _address_of_settings() if options.address is None else _checked(options.address)
     lines = _ask(address)
     if options.json:
         print_json({"schema": "explain/1", "address": address, "requests": lines})
@@ -51,6 +53,24 @@ def run(options: argparse.Namespace) -> int:
     if not lines:
         sys.stderr.write("no request was asked about yet, or this is not rank 0's port\n")
     return GOOD
+
+
+def _checked(address: str) -> str:
+    """HOST:PORT, or [IPv6]:PORT. Raises UsageError."""
+    host, colon, port = address.rpartition(":")
+    reason = None
+    if not colon or "]" in port:
+        reason = "it names no port"
+    elif not _HOST.fullmatch(host):
+        reason = f"{host!r} is no host" if host else "it names no host"
+    elif not (port.isascii() and port.isdigit() and 1 <= int(port) <= _LARGEST_PORT):
+        reason = f"{port!r} is no port from 1 to {_LARGEST_PORT}"
+    if reason is not None:
+        raise UsageError(
+            f"--address {address}: {reason}; remedy: HOST:PORT, such as 127.0.0.1:9400, or "
+            "[::1]:9400"
+        )
+    return address
 
 
 def _address_of_settings() -> str:
@@ -74,6 +94,9 @@ def _ask(address: str) -> list[str]:
             content: bytes = reply.read(_LIMIT_BYTES)
             if reply.length:
                 raise http.client.IncompleteRead(content, reply.length)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise _another_program(address, f"HTTP {error.code} {error.reason}") from None
     except (ValueError, http.client.InvalidURL) as error:  # of the address
         raise UsageError(f"--address {address}: {error}; remedy: HOST:PORT") from None
     except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
@@ -86,10 +109,18 @@ def _ask(address: str) -> list[str]:
     lines = content.decode(errors="replace").splitlines()
     strange = next((line for line in lines if not _LINE.match(line)), None)
     if strange is not None:
-        raise RunError(
-            f"{address}: what answers there is no engine of this product ({strange[:80]!r}); "
-            "remedy: name the metrics port of rank 0",
-            UNREACHABLE,
-        )
-    # What goes to a terminal must not drive it.
-    return ["".join(c if c.isprintable() else "?" for c in line) for line in lines]
+        raise _another_program(address, repr(strange[:80]))
+    return [_printable(line) for line in lines]
+
+
+def _another_program(address: str, said: str) -> RunError:
+    return RunError(
+        f"{address}: what answers there is no engine of this product ({_printable(said)}); remedy: "
+        "name the metrics port of rank 0",
+        UNREACHABLE,
+    )
+
+
+def _printable(text: str) -> str:
+    """What goes to a terminal must not drive it."""
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import signal
 import sys
@@ -12,7 +13,7 @@ from typing import NoReturn
 from mooncake_trtllm import __version__
 from mooncake_trtllm.cli import demo, explain, matrix, plot, selfcheck, timeline, trace
 from mooncake_trtllm.cli.exits import BROKEN, USAGE, exit_code
-from mooncake_trtllm.cli.output import print_failure
+from mooncake_trtllm.cli.output import OutputError, checked_output, print_failure
 from mooncake_trtllm.cli.signals import Terminated, ended_by_signals
 from mooncake_trtllm.mooncake_wheel import quieten
 
@@ -79,8 +80,10 @@ def run_guarded(options: argparse.Namespace) -> int:
     verbose = getattr(options, "verbose", False)
     logging.getLogger("mooncake_trtllm").setLevel(logging.INFO if verbose else logging.WARNING)
     try:
-        with ended_by_signals():
-            return int(options.run(options))
+        with checked_output(), ended_by_signals():
+            ended = int(options.run(options))
+            sys.stdout.flush()  # Here, where it can still be said that it does not go.
+            return ended
     except KeyboardInterrupt:
         return _end(options, "interrupted; everything that was started is stopped", signal.SIGINT)
     except Terminated:
@@ -107,4 +110,5 @@ def _end(options: argparse.Namespace, reason: str, number: signal.Signals) -> in
 def _say_failure(options: argparse.Namespace, reason: str, code: int) -> None:
     """Verbs print their object when all else is done, so this one is the only one."""
     if getattr(options, "json", False):
-        print_failure(reason, code)
+        with contextlib.suppress(OutputError), checked_output():
+            print_failure(reason, code)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO, TypeVar, cast
+
+from mooncake_trtllm.cli.exits import BROKEN, RunError
 
 __all__ = [
+    "OutputError",
     "Progress",
     "add_output_options",
+    "checked_output",
     "human_bytes",
     "machine",
     "print_failure",
@@ -21,6 +26,7 @@ __all__ = [
     "table",
 ]
 
+_T = TypeVar("_T")
 _BAR = 30
 _EVERY_S = 0.1
 _CLEAR = "\x1b[K"
@@ -35,6 +41,49 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
         help="show on standard error what the connector logs (settings in force, keyspaces) and "
         "what ranks that are processes print",
     )
+
+
+class OutputError(RunError):
+    """Standard output does not take what is to be written."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(
+            f"standard output: the result could not be written ({error.strerror or error}); "
+            "remedy: free space where it goes, or send it elsewhere",
+            BROKEN,
+        )
+
+
+class _CheckedOutput:
+    """A stream whose refusals can be told from those of other files."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._checked(lambda: self._stream.write(text))
+
+    def flush(self) -> None:
+        self._checked(self._stream.flush)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _checked(self, call: Callable[[], _T]) -> _T:
+        try:
+            return call()
+        except OSError as error:
+            # What is left is not tried again at the end of the process, which would say so twice.
+            with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+            if isinstance(error, BrokenPipeError):  # Nobody reads on, which is no trouble.
+                raise
+            raise OutputError(error) from None
+
+
+def checked_output() -> contextlib.AbstractContextManager[object]:
+    """In its block, what standard output refuses is an OutputError."""
+    return contextlib.redirect_stdout(cast("TextIO", _CheckedOutput(sys.stdout)))
 
 
 def print_json(content: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mooncake_trtllm.cli import offers, stores
+from mooncake_trtllm.cli import offers, run_settings, stores
 from mooncake_trtllm.cli.exits import BROKEN, UsageError, exit_code
 from mooncake_trtllm.cli.trace_report import TraceReport
 from mooncake_trtllm.simulator import (
@@ -31,13 +31,7 @@ PREFILL_TOK_PER_S = 3000.0
 
 _DRAIN_S = 60.0
 _CALLBACK_BOUND_S = 70.0
-_LOAD_ALL = {
-    "MC_STAGE_DEADLINE_MS": "60000",
-    "MC_LOAD_DEADLINE_MS": "60000",
-    "MC_PREFILL_TOK_PER_S": "0",
-    "MC_MIN_HIT_BLOCKS": "1",
-}
-"""Neither a slow machine nor a choice to compute must cost hits."""
+_DEADLINE_MS = 60_000
 
 
 def geometry_for(workload: Workload, tokens_per_block: int | None, tp: int) -> Geometry:
@@ -86,13 +80,15 @@ class Replay:
         """An instance of the model `seed` in `folder`, whose blocks no other model shares."""
         longest = self.workload.longest + 1
         size = self.geometry.tokens_per_block
+        env = {**store.env, **run_settings.load_all(_DEADLINE_MS), **self._own_settings()}
+        run_settings.check_stage_address(env, self.tp)
         return InstanceConfig(
             ModelFolder.create(folder / "model", self.geometry, weights_seed=seed),
             self.geometry,
             tp=self.tp,
             ranks=self.ranks,
             quiet=not self.verbose,
-            env={**store.env, **_LOAD_ALL, **self._own_settings()},
+            env=env,
             pool_blocks=-(-longest // size) + 1,
             max_num_tokens=max(longest, size),
             block_reuse=False,

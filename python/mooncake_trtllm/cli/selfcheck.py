@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from mooncake_trtllm.cli import environment, offers, stores
+from mooncake_trtllm.cli import environment, offers, run_settings, stores
 from mooncake_trtllm.cli.checks import Check, Checks
-from mooncake_trtllm.cli.exits import exit_code
+from mooncake_trtllm.cli.exits import UsageError, exit_code
 from mooncake_trtllm.cli.output import add_output_options, print_json
 from mooncake_trtllm.errors import KvConnectorConfigError, KvConnectorError
 from mooncake_trtllm.local_store import LocalStoreError
@@ -37,6 +37,8 @@ _PROMPT = token_stream(1, 16 * 20 + 5, 32000)
 _MATCHABLE = 20
 _SEGMENT_BYTES = 256 << 20
 _DRAIN_S = 30.0
+_DEADLINE_MS = 4000
+"""Less than callbacks may take."""
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -77,12 +79,14 @@ def run(options: argparse.Namespace) -> int:
                     backend, _SEGMENT_BYTES, options.segment_bytes, engines_folder=True
                 ) as store,
             ):
-                stores.tell_overrides("selfcheck", store.env)
+                env = _environment(options, store)
+                stores.tell_overrides("selfcheck", env)
                 stores.reach(store)
                 checks.add(Check("store", True, _store_text(store)))
                 name = "run"
-                env = {**store.env, **offers.granularity_settings(stores.granularity_of(options))}
                 _move_blocks(checks, options.tp, env, Path(folder))
+        except UsageError as error:
+            checks.add(Check.of_error("settings", error))
         except (SimulationError, LocalStoreError, KvConnectorError) as error:
             checks.add(Check.of_error(name, error))
     if options.json:
@@ -90,6 +94,20 @@ def run(options: argparse.Namespace) -> int:
     else:
         sys.stdout.write(checks.text())
     return checks.exit_code
+
+
+def _environment(options: argparse.Namespace, store: stores.RunStore) -> dict[str, str]:
+    """Of its ranks. Raises UsageError where blocks cannot move with the user's settings."""
+    env = {
+        **store.env,
+        **run_settings.load_all(_DEADLINE_MS),
+        "MC_MEMORY_BYTES": str(_SEGMENT_BYTES),
+        **offers.granularity_settings(stores.granularity_of(options)),
+    }
+    run_settings.check_staging("selfcheck", env, _GEOMETRY, options.tp, len(_PROMPT))
+    # With other ranks than asked for, too: they must not hit.
+    run_settings.check_stage_address(env, max(options.tp, 2))
+    return env
 
 
 def _store_text(store: stores.RunStore) -> str:

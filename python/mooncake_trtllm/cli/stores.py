@@ -36,6 +36,7 @@ __all__ = [
     "reach",
     "run_seed",
     "segment_bytes",
+    "size_in_bytes",
     "tell_overrides",
     "users_folder",
     "users_store",
@@ -188,7 +189,7 @@ def add_segment_option(parser: argparse.ArgumentParser) -> None:
     """`--segment-bytes`."""
     parser.add_argument(
         "--segment-bytes",
-        type=_bytes,
+        type=size_in_bytes,
         default=None,
         metavar="N",
         help="size of the private store or folder, as in settings: 1073741824, 512MB, 1GiB "
@@ -196,7 +197,7 @@ def add_segment_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _bytes(text: str) -> int:
+def size_in_bytes(text: str) -> int:
     """A size as settings have it."""
     from mooncake_trtllm._native import Settings
 

@@ -89,6 +89,10 @@ class TraceReport:
         """A counter of the workers, over all ranks."""
         return int(sum(worker.get(name, 0) for worker in self._workers))
 
+    def _known(self, name: str) -> int | None:
+        """The same, where the run came to the point at which they are collected."""
+        return self.total(name) if self._workers else None
+
     @property
     def granularity(self) -> str:
         """What the workers stored as one object."""
@@ -216,14 +220,14 @@ class TraceReport:
             "first_request_blocks_hit": hits[0] if hits else None,
             "blocks_verified": sum(result.blocks_verified for result in self._results),
             "blocks_rejected": {
-                reason: self.total(f"rejected_{reason}")
+                reason: self._known(f"rejected_{reason}")
                 for reason in ("checksum", "layout", "header", "size")
             },
-            "saves_dropped": self.total("saves_dropped"),
-            "saves_failed": self.total("saves_failed"),
-            "bytes_loaded": self.total("bytes_loaded"),
-            "bytes_staged": self.total("bytes_staged"),
-            "bytes_saved": self.total("bytes_saved"),
+            "saves_dropped": self._known("saves_dropped"),
+            "saves_failed": self._known("saves_failed"),
+            "bytes_loaded": self._known("bytes_loaded"),
+            "bytes_staged": self._known("bytes_staged"),
+            "bytes_saved": self._known("bytes_saved"),
             "load_gb_per_s": rounded(load / 1e9 if load else None),
             "save_gb_per_s": rounded(save / 1e9 if save else None),
             "prefill_tok_per_s": self._prefill_tok_per_s,
@@ -261,12 +265,8 @@ def text(report: TraceReport) -> str:
         f"{row['blocks_hit_ideal']}",
         f"  verified         {row['blocks_verified']}, every byte against the oracle",
         f"  first request    {row['first_request_blocks_hit']} blocks",
-        f"  errors           {row['errors']}; rejected blocks "
-        f"{sum(row['blocks_rejected'].values())}; saves dropped {row['saves_dropped']}; "
-        f"saves failed {row['saves_failed']}",
-        f"  moved            {human_bytes(row['bytes_loaded'])} loaded"
-        f"{_rate(row['load_gb_per_s'])}{_fetched(row)}, {human_bytes(row['bytes_saved'])} saved"
-        f"{_rate(row['save_gb_per_s'])}",
+        f"  errors           {row['errors']}; {_lost(row)}",
+        f"  moved            {_moved(row)}",
         f"  time to first token, modeled at {row['prefill_tok_per_s']:g} prefill tokens/s: "
         f"{_times(row['ttft_speedup_modeled'])} for this geometry ({token} a token), "
         f"{_times(row[f'ttft_speedup_modeled_{LLAMA}'])} for Llama-3.1-8B bf16 "
@@ -283,6 +283,24 @@ def _percent(ratio: float | None) -> str:
 
 def _rate(gb_per_s: float | None) -> str:
     return "" if gb_per_s is None else f" at {gb_per_s:.2f} GB/s"
+
+
+def _lost(row: dict[str, Any]) -> str:
+    if row["saves_dropped"] is None:
+        return "rejected blocks, saves dropped or failed: not known"
+    return (
+        f"rejected blocks {sum(row['blocks_rejected'].values())}; saves dropped "
+        f"{row['saves_dropped']}; saves failed {row['saves_failed']}"
+    )
+
+
+def _moved(row: dict[str, Any]) -> str:
+    if row["bytes_loaded"] is None:
+        return "not known"
+    return (
+        f"{human_bytes(row['bytes_loaded'])} loaded{_rate(row['load_gb_per_s'])}{_fetched(row)}, "
+        f"{human_bytes(row['bytes_saved'])} saved{_rate(row['save_gb_per_s'])}"
+    )
 
 
 def _fetched(row: dict[str, Any]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import select
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ import urllib.request
 from mooncake_trtllm import child_guard
 from mooncake_trtllm.cli.exits import BROKEN, GOOD, UNREACHABLE, UsageError
 from mooncake_trtllm.cli.output import human_bytes
+from mooncake_trtllm.cli.stores import size_in_bytes
 from mooncake_trtllm.deploy.python_path import python_path
 from mooncake_trtllm.deploy.run_folder import Record, RunFolder
 from mooncake_trtllm.local_store import METADATA_MODES, LocalStoreError
@@ -27,6 +30,8 @@ _START_LIMIT_S = 180.0
 _STOP_LIMIT_S = 20.0
 _KILL_LIMIT_S = 5.0
 _POLL_S = 0.02
+_PORTS = ("rpc", "admin", "storage", "metadata")
+_LARGEST_PORT = 65535
 _LEAST_SEGMENT_BYTES = 16 << 20
 _DEFAULT_SEGMENT_BYTES = 1 << 30
 _NOT_UP = "no store is up; remedy: run_ctx_gen_store.sh up, or the --run-dir of the one meant"
@@ -38,12 +43,13 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add_store_options(up)
     up.add_argument(
         "--segment-bytes",
-        type=int,
+        type=size_in_bytes,
         default=_DEFAULT_SEGMENT_BYTES,
         metavar="N",
-        help=f"memory of the storage process (default: {_DEFAULT_SEGMENT_BYTES})",
+        help="memory of the storage process, as in settings: 1073741824, 512MB, 1GiB (default: "
+        f"{_DEFAULT_SEGMENT_BYTES})",
     )
-    for what in ("rpc", "admin", "storage", "metadata"):
+    for what in _PORTS:
         up.add_argument(
             f"--{what}-port",
             type=int,
@@ -98,6 +104,7 @@ def _up(options: argparse.Namespace) -> int:
             "run_ctx_gen_store.sh down, or another --run-dir for a second one"
         )
     try:
+        _check_ports(options)
         folder.forget()
         _start_keeper(options, folder, lock)
     finally:
@@ -111,6 +118,39 @@ def _up(options: argparse.Namespace) -> int:
     return GOOD
 
 
+def _ports(options: argparse.Namespace) -> dict[str, int]:
+    """As they were asked for; 0: one that is free."""
+    return {name: getattr(options, f"{name}_port") for name in _PORTS}
+
+
+def _check_ports(options: argparse.Namespace) -> None:
+    """Raises UsageError for a port that was asked for and cannot be had."""
+    asked = {name: port for name, port in _ports(options).items() if port}
+    for name, port in asked.items():
+        remedy = f"remedy: choose another --{name}-port, or leave it out for one that is free"
+        if not 0 < port <= _LARGEST_PORT:
+            raise UsageError(f"--{name}-port {port}: no port from 1 to {_LARGEST_PORT}; {remedy}")
+        if list(asked.values()).count(port) > 1:
+            raise UsageError(f"--{name}-port {port}: port {port} is asked for twice; {remedy}")
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            # As servers do: a connection that ended there lately is no hindrance.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((options.host, port))
+                probe.listen()
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise UsageError(
+                        f"--{name}-port {port}: port {port} is taken on {options.host}; {remedy}"
+                    ) from None
+                if error.errno == errno.EACCES:
+                    raise UsageError(
+                        f"--{name}-port {port}: port {port} is not allowed ({error.strerror}); "
+                        f"{remedy}"
+                    ) from None
+                # A wrong --host is said by the store.
+
+
 def _start_keeper(options: argparse.Namespace, folder: RunFolder, lock: int) -> None:
     """Returns when the store is ready; nothing is left running otherwise."""
     reader, writer = os.pipe()
@@ -122,12 +162,7 @@ def _start_keeper(options: argparse.Namespace, folder: RunFolder, lock: int) -> 
             "segment_bytes": options.segment_bytes,
             "metadata": options.metadata,
             "host": options.host,
-            "ports": {
-                "rpc": options.rpc_port,
-                "admin": options.admin_port,
-                "storage": options.storage_port,
-                "metadata": options.metadata_port,
-            },
+            "ports": _ports(options),
         },
     }
     with open(folder.log_path, "wb") as log:

@@ -318,7 +318,10 @@ def test_nobody_to_ask_is_wrong_usage(
     [
         (b"HTTP/1.0 200 OK\r\n\r\n<html>", "no engine of this product"),
         (b"HTTP/1.0 200 OK\r\nContent-Length: 100\r\n\r\nreq", "no engine answers there"),
-        (b"HTTP/1.0 404 Not Found\r\n\r\n", "no engine answers there"),
+        (
+            b"HTTP/1.0 404 Not Found\r\n\r\n",
+            "what answers there is no engine of this product (HTTP 404 Not Found)",
+        ),
     ],
 )
 def test_an_answer_that_is_no_explanation_is_exit_code_3(

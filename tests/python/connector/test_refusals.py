@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -293,7 +294,16 @@ def test_a_pool_that_does_not_fit_the_staging_memory(
     make_engine: MakeEngine, environment: pytest.MonkeyPatch
 ) -> None:
     environment.setenv("MC_STAGING_BYTES", "4096")
-    with pytest.raises(KvConnectorConfigError, match=r"32768 bytes.*MC_STAGING_BYTES \(now 4096\)"):
+    with pytest.raises(KvConnectorConfigError) as raised:
+        make_engine(Shape(layers=16, head_size=32))
+    message = str(raised.value)
+    assert "MC_STAGING_BYTES is 4096: a page of this cache has 32768 bytes" in message
+    assert not {"MC_SAVE_QUEUE_BYTES", "MC_MEMORY_BYTES"} & set(re.findall(r"MC_\w+", message))
+    (least,) = re.findall(r"raise it to at least (\d+)", message)
+    environment.setenv("MC_STAGING_BYTES", least)
+    make_engine(Shape(layers=16, head_size=32))
+    environment.setenv("MC_SAVE_QUEUE_BYTES", "4096")
+    with pytest.raises(KvConnectorConfigError, match=r"MC_SAVE_QUEUE_BYTES is 4096: .* 32768 b"):
         make_engine(Shape(layers=16, head_size=32))
 
 
@@ -311,8 +321,8 @@ def test_staging_memory_that_the_host_does_not_have(
 
     environment.setattr(_native, "Worker", Worker)
     environment.setenv("MC_STAGING_BYTES", "64MB")
-    remedy = r"no memory\. Remedy: lower MC_STAGING_BYTES \(now 67108864\)"
-    with pytest.raises(KvConnectorStoreError, match=remedy):
+    remedy = r"no memory\. Remedy: lower MC_STAGING_BYTES \(now 67108864\).* each rank$"
+    with pytest.raises(KvConnectorConfigError, match=remedy):
         make_engine()
 
 

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -187,6 +188,35 @@ def test_a_store_that_cannot_start_leaves_nothing(
     assert "cannot listen on 192.0.2.1" in capsys.readouterr().err
     assert not RunFolder(tmp_path / "run").in_use()
     assert main([*folder, "up", "--segment-bytes", "1"]) == 2
+
+
+def test_a_port_that_is_taken_or_none_is_said_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    up = ["--run-dir", str(tmp_path / "run"), "up"]
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        for what in ("rpc", "admin", "storage", "metadata"):
+            assert main([*up, f"--{what}-port", port]) == 2
+            said = capsys.readouterr().err
+            assert f"port {port} is taken on 127.0.0.1; remedy: choose another --{what}" in said
+    assert main([*up, "--rpc-port", "65536"]) == 2
+    assert "--rpc-port 65536: no port from 1 to 65535" in capsys.readouterr().err
+    assert main([*up, "--rpc-port", port, "--admin-port", port]) == 2
+    assert f"port {port} is asked for twice" in capsys.readouterr().err
+    assert not RunFolder(tmp_path / "run").in_use()
+
+
+def test_the_size_of_a_store_is_written_as_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    up = ["--run-dir", str(tmp_path / "run"), "up", "--segment-bytes"]
+    assert main([*up, "15MiB"]) == 2
+    assert "--segment-bytes 15728640: too small" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main([*up, "1 parsec"])
+    assert ended.value.code == 2
+    assert "'1 parsec' is no size in bytes" in capsys.readouterr().err
 
 
 def showcase(tmp_path: Path, *arguments: str) -> list[str]:

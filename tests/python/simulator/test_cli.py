@@ -144,6 +144,13 @@ def test_a_broken_connector_makes_exit_code_1_and_still_one_object(
     assert code == 1
     assert row["failure"].startswith("I1 broken on rank 0: ")
     assert row["errors"] == 1
+    # The counts of ranks that ended cannot be asked for.
+    assert row["bytes_loaded"] is row["bytes_saved"] is row["saves_dropped"] is None
+    assert set(row["blocks_rejected"].values()) == {None}
+    assert main(["trace", "--input", str(SAMPLE)]) == 1
+    out = capsys.readouterr().out
+    assert "moved            not known" in out
+    assert "0 B" not in out
 
 
 def test_lost_hits_make_exit_code_1(
