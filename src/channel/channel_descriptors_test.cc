@@ -1,38 +1,18 @@
 // What a channel does in a process that has hardly any descriptors left.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "channel/channel_fixture.h"
+#include "os/few_descriptors.h"
 
 namespace kvc {
 namespace {
 
-constexpr rlim_t kEnough = 8;
-
-/// While it lives, the process gets at most so many descriptors more.
-class FewDescriptors {
- public:
-  explicit FewDescriptors(rlim_t free) {
-    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
-    const int next = ::dup(STDERR_FILENO);
-    EXPECT_GE(next, 0);
-    ::close(next);
-    rlimit few = before_;
-    few.rlim_cur = static_cast<rlim_t>(next) + free;
-    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-  }
-  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  FewDescriptors(const FewDescriptors&) = delete;
-  FewDescriptors& operator=(const FewDescriptors&) = delete;
-
- private:
-  rlimit before_{};
-};
+constexpr std::size_t kEnough = 8;
 
 ChannelServerOptions server_options() {
   return {.world_size = 2, .folder = ::testing::TempDir(), .heartbeat = kPatient};
@@ -40,7 +20,7 @@ ChannelServerOptions server_options() {
 
 TEST(ChannelDescriptors, LeaderThatGetsTooFewIsAnError) {
   const auto logger = std::make_shared<testlib::CollectingLogger>();
-  for (rlim_t free = 0; free <= kEnough; ++free) {
+  for (std::size_t free = 0; free <= kEnough; ++free) {
     const FewDescriptors few(free);
     const Result<std::unique_ptr<ChannelServer>> made =
         ChannelServer::create(server_options(), kKeyspace, logger);
@@ -50,7 +30,7 @@ TEST(ChannelDescriptors, LeaderThatGetsTooFewIsAnError) {
 }
 
 TEST(ChannelDescriptors, RankThatGotTooFewMeetsItsLeaderLater) {
-  for (rlim_t free = 0; free <= kEnough; ++free) {
+  for (std::size_t free = 0; free <= kEnough; ++free) {
     const Leader leader(server_options());
     const Follower follower({.rank = 1,
                              .world_size = 2,
