@@ -433,6 +433,7 @@ def test_every_mark_of_the_simulation_has_its_row() -> None:
 TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
+    "integer or null": (int, type(None)),
     "number": (int, float),
     "number or null": (int, float, type(None)),
     "string or null": (str, type(None)),
@@ -458,7 +459,7 @@ def assert_documented(emitted: dict[str, Any], fields: dict[str, dict[str, str]]
     for name, value in emitted.items():
         kind = fields[name]["type"].partition(",")[0]
         assert isinstance(value, TYPES[kind]), f"{name}={value!r} is documented as {kind}"
-        if kind in ("integer", "number"):
+        if kind in ("integer", "integer or null", "number"):
             assert not isinstance(value, bool)
 
 
