@@ -137,10 +137,7 @@ void CommitBatch::put_shards(const Indices& blocks) {
     }
     if (!wanted.empty()) put_part(part, wanted, &outcomes);
   }
-  for (const std::size_t i : blocks) {
-    blocks_[i].commit.on_put(outcomes[i]);
-    blocks_[i].put = outcomes[i].reaction == Reaction::kOk;
-  }
+  for (const std::size_t i : blocks) blocks_[i].commit.on_put(outcomes[i]);
 }
 
 void CommitBatch::put_part(std::uint32_t part, const Indices& blocks,
@@ -375,19 +372,15 @@ CommitTotals CommitBatch::totals() const {
   CommitTotals totals;
   for (const Block& block : blocks_) {
     const BlockCommit& commit = block.commit;
-    if (block.put) ++(commit.shard_written() ? totals.written : totals.already_stored);
-    switch (commit.outcome()) {
-      case BlockCommit::Outcome::kCommitted:
-        ++totals.committed;
-        break;
-      case BlockCommit::Outcome::kWaitingForPeers:
-        break;
-      case BlockCommit::Outcome::kPending:
-      case BlockCommit::Outcome::kFailed:
-        ++totals.failed;
-        break;
+    const BlockCommit::Outcome outcome = commit.outcome();
+    if (outcome == BlockCommit::Outcome::kCommitted) ++totals.committed;
+    if (outcome == BlockCommit::Outcome::kCommitted ||
+        outcome == BlockCommit::Outcome::kWaitingForPeers) {
+      ++(commit.shard_written() ? totals.written : totals.already_stored);
+      continue;
     }
-    if (commit.outcome() != BlockCommit::Outcome::kFailed) continue;
+    ++totals.failed;  // Also where the shard was put: it is gone again, or nobody will find it.
+    if (outcome != BlockCommit::Outcome::kFailed) continue;
     totals.backed_off = totals.backed_off || commit.failure() == Reaction::kBackOff;
     totals.down = totals.down || commit.failure() == Reaction::kDown;
   }
