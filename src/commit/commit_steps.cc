@@ -141,7 +141,7 @@ void CommitSteps::end_step() {
     Block& block = blocks_[i];
     switch (action_) {
       case Action::kPutShard:
-        block.end_puts();
+        block.commit.on_put(std::exchange(block.put_outcome, kNothingPut));
         break;
       case Action::kVerifyShard:
         block.end_verification();
@@ -164,12 +164,6 @@ void CommitSteps::end_step() {
 
 bool CommitSteps::Block::any(PartState state) const {
   return std::ranges::find(parts, state) != parts.end();
-}
-
-void CommitSteps::Block::end_puts() {
-  const PutResult outcome = std::exchange(put_outcome, kNothingPut);
-  put = outcome.reaction == Reaction::kOk;
-  commit.on_put(outcome);
 }
 
 /// A part that could not be looked at decides before one that is bad, and that before one that is

@@ -82,8 +82,6 @@ class CommitSteps {
   void end_step();
 
   const BlockCommit& commit(std::size_t block) const { return blocks_[block].commit; }
-  /// Whether the shard is there, by this rank's put or before it, as far as puts tell.
-  bool shard_put(std::size_t block) const { return blocks_[block].put; }
 
  private:
   enum class PartState : std::uint8_t {
@@ -98,11 +96,9 @@ class CommitSteps {
     std::vector<PartState> parts;
     PutResult put_outcome = kNothingPut;  // Of the parts put in this step.
     Reaction failure = Reaction::kOk;     // Of a part that this step could not deal with.
-    bool put = false;
 
     bool any(PartState state) const;
     void on_part_put(std::uint32_t part, const PutResult& result);
-    void end_puts();
     void end_verification();
   };
   static constexpr PutResult kNothingPut = {Reaction::kOk, PutEffect::kNone};

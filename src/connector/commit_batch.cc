@@ -241,19 +241,15 @@ CommitTotals CommitBatch::totals() const {
   CommitTotals totals;
   for (std::size_t i = 0; i < items_.size(); ++i) {
     const BlockCommit& commit = steps_.commit(i);
-    if (steps_.shard_put(i)) ++(commit.shard_written() ? totals.written : totals.already_stored);
-    switch (commit.outcome()) {
-      case BlockCommit::Outcome::kCommitted:
-        ++totals.committed;
-        break;
-      case BlockCommit::Outcome::kWaitingForPeers:
-        break;
-      case BlockCommit::Outcome::kPending:
-      case BlockCommit::Outcome::kFailed:
-        ++totals.failed;
-        break;
+    const BlockCommit::Outcome outcome = commit.outcome();
+    if (outcome == BlockCommit::Outcome::kCommitted) ++totals.committed;
+    if (outcome == BlockCommit::Outcome::kCommitted ||
+        outcome == BlockCommit::Outcome::kWaitingForPeers) {
+      ++(commit.shard_written() ? totals.written : totals.already_stored);
+      continue;
     }
-    if (commit.outcome() != BlockCommit::Outcome::kFailed) continue;
+    ++totals.failed;  // Also where the shard was put: it is gone again, or nobody will find it.
+    if (outcome != BlockCommit::Outcome::kFailed) continue;
     totals.backed_off = totals.backed_off || commit.failure() == Reaction::kBackOff;
     totals.down = totals.down || commit.failure() == Reaction::kDown;
   }

@@ -25,13 +25,14 @@ struct SaveItem {
   std::uint32_t replicas = 1;  ///< Copies wanted of what this rank puts of the block.
 };
 
+/// Every block of the batch is in exactly one of written, already_stored and failed.
 struct CommitTotals {
   std::uint64_t written = 0;         ///< Shards that this rank put, be it one part of them.
   std::uint64_t already_stored = 0;  ///< Shards that were there before.
+  std::uint64_t failed = 0;          ///< At whatever step, also after the shard was put.
   std::uint64_t committed = 0;       ///< Manifests published, or found so.
-  std::uint64_t failed = 0;
-  bool backed_off = false;  ///< Some call was refused for lack of room.
-  bool down = false;        ///< Some call got no answer.
+  bool backed_off = false;           ///< Some call was refused for lack of room.
+  bool down = false;                 ///< Some call got no answer.
 };
 
 /// One use, one thread.

@@ -388,6 +388,68 @@ TEST(WorkerSave, AnswersThatCannotBeAssignedCountAsNone) {
   }
 }
 
+/// Spoils one call, whatever it is for.
+class StumblingStore final : public testlib::PassingStore {
+ public:
+  StumblingStore(std::shared_ptr<Store> inner, std::size_t at, Reaction with)
+      : testlib::PassingStore(std::move(inner)), at_(at), with_(with) {}
+  std::vector<Reaction> exists(std::vector<std::string> keys, CallContext context) override {
+    return spoil(inner_->exists(std::move(keys), std::move(context)), with_);
+  }
+  std::vector<PutResult> put(std::vector<PutItem> items, CallContext context) override {
+    return spoil(inner_->put(std::move(items), std::move(context)), {with_, PutEffect::kUnknown});
+  }
+  std::vector<GetResult> get(std::vector<GetItem> items, CallContext context) override {
+    GetResult spoilt;
+    spoilt.reaction = with_;
+    return spoil(inner_->get(std::move(items), std::move(context)), spoilt);
+  }
+  std::vector<Reaction> remove(std::vector<std::string> keys, CallContext context) override {
+    return spoil(inner_->remove(std::move(keys), std::move(context)), with_);
+  }
+  bool has_stumbled() const { return calls_ > at_; }
+
+ private:
+  template <typename Answer>
+  std::vector<Answer> spoil(std::vector<Answer> answers, Answer instead) {
+    if (calls_++ == at_) std::ranges::fill(answers, instead);
+    return answers;
+  }
+
+  const std::size_t at_;
+  const Reaction with_;
+  std::size_t calls_ = 0;
+};
+
+/// Saves three blocks, of which another writer has left one and a part of one. False once the
+/// call that was to be spoilt is not made.
+bool save_with_a_stumble(bool atomic, std::size_t at, Reaction with) {
+  WorkerWorld world(atomic);
+  const auto store = std::make_shared<StumblingStore>(world.store, at, with);
+  world.on = store;
+  world.start();
+  world.put_raw(world.shard(2), world.sealed(2));
+  if (!atomic) world.put_raw(world.shard(3), std::vector<std::byte>(10));
+  world.save_now(world.tasks({1, 2, 3}));
+  const WorkerStats stats = world.worker->stats();
+  EXPECT_EQ(stats.blocks_saved + stats.blocks_already_stored + stats.saves_failed, 3u)
+      << "call " << at << " answered with " << static_cast<int>(with);
+  EXPECT_EQ(stats.bytes_saved, stats.blocks_saved * WorkerWorld::kPageBytes);
+  EXPECT_LE(stats.blocks_committed, stats.blocks_saved + stats.blocks_already_stored);
+  return store->has_stumbled();
+}
+
+TEST(WorkerSave, EverySaveEndsInOneCountWhicheverCallFails) {
+  for (const bool atomic : {true, false}) {
+    for (const Reaction with :
+         {Reaction::kMiss, Reaction::kBackOff, Reaction::kStale, Reaction::kDown}) {
+      std::size_t calls = 0;
+      while (save_with_a_stumble(atomic, calls, with)) ASSERT_LT(++calls, 20u);
+      EXPECT_GE(calls, 3u) << "shards, quorum, manifests";
+    }
+  }
+}
+
 TEST(FaultKinds, B21_NoObjectIsSmallerThanABlock) {
   WorkerWorld world;
   world.start();
@@ -528,6 +590,7 @@ TEST(FaultKinds, B85_FullStoreRefusesAndServingGoesOn) {
   const WorkerStats stats = world.worker->stats();
   EXPECT_EQ(stats.blocks_committed + stats.saves_failed + stats.saves_dropped, 100u)
       << "every save ended in one way";
+  EXPECT_EQ(stats.blocks_saved, stats.blocks_committed) << "a shard without a manifest is no save";
   EXPECT_EQ(stats.save_queue_bytes, 0u);
 }
 

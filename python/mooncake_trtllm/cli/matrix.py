@@ -240,4 +240,4 @@ def _play(
                 f"blocks hit, {row['seconds']} s"
             )
             exact = store.ours or options.exclusive
-            yield row, report.verdict(exact=exact, reach=lambda: stores.reach(store))
+            yield row, report.verdict(exact=exact, reach=lambda: stores.check_still_there(store))

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from mooncake_trtllm._set_by import SET_FOR_THIS_RUN, described, run_sets
 from mooncake_trtllm.cli.exits import UsageError
 from mooncake_trtllm.cli.private_folder import PrivateFolder, private_folder
-from mooncake_trtllm.errors import KvConnectorConfigError
+from mooncake_trtllm.errors import KvConnectorConfigError, KvConnectorStoreError
 from mooncake_trtllm.local_store import LocalStore
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ __all__ = [
     "add_segment_option",
     "available_bytes",
     "check_fits",
+    "check_still_there",
     "check_switched_on",
     "chosen_backend",
     "granularity_of",
@@ -49,6 +51,10 @@ _OBJECT_OVERHEAD_BYTES = 4096
 _SIZE = "MOONCAKE_GLOBAL_SEGMENT_SIZE"
 """A setting whose values are written like `--segment-bytes`, and bound like it."""
 _PRIVATE = "a private store"
+_FULL_QUOTA, _NO_ROOM = "TENANT_QUOTA_EXCEEDED", "NO_AVAILABLE_HANDLE"
+"""In messages. A Mooncake Store without any storage process says the latter, too."""
+_LEASES_RUN_OUT_S = 12.0
+"""Leases last 10 s. Each attempt waits a few seconds itself."""
 _ROOM = 1.5
 """An object needs one contiguous range, and eviction begins at nine tenths."""
 
@@ -165,6 +171,23 @@ def reach(store: RunStore) -> None:
     from mooncake_trtllm.settings import load_settings
 
     stores.acquire(load_settings(store.env)).release()
+
+
+def check_still_there(store: RunStore) -> None:
+    """After a run that lost something: whether the store has gone, or is merely full.
+
+    One that is full of leased blocks takes no object until leases have run out; that is waited for.
+    Raises what reach() does where it has gone.
+    """
+    give_up = time.monotonic() + _LEASES_RUN_OUT_S
+    while True:
+        try:
+            return reach(store)
+        except KvConnectorStoreError as error:
+            if _FULL_QUOTA in str(error):
+                return None
+            if _NO_ROOM not in str(error) or time.monotonic() > give_up:
+                raise
 
 
 _WHICH = (

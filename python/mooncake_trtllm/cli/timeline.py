@@ -217,7 +217,9 @@ def _measured_gb_per_s(model: Model, options: argparse.Namespace) -> float:
         config = replace(config, env={**config.env, "MC_PROMISE": "leased"})
         stores.tell_overrides("timeline", config.env)
         report = replay.run(config, store.backend, progress.show)
-        code, faults = report.verdict(exact=store.ours, reach=lambda: stores.reach(store))
+        code, faults = report.verdict(
+            exact=store.ours, reach=lambda: stores.check_still_there(store)
+        )
     bandwidth = report.load_bandwidth()
     if code != GOOD or bandwidth is None:
         raise RunError("; ".join(faults) or "nothing was loaded", code or BROKEN)

@@ -113,7 +113,7 @@ def run(options: argparse.Namespace) -> int:
             if options.replay and report.failure is None:
                 report = replay.run(config, store.backend, progress.show)
         code, faults = report.verdict(
-            exact=store.ours or options.exclusive, reach=lambda: stores.reach(store)
+            exact=store.ours or options.exclusive, reach=lambda: stores.check_still_there(store)
         )
     if options.json:
         print_json({**report.row(with_curve=options.curve), "machine": machine()})

@@ -27,6 +27,9 @@ _UNAVAILABLE = (
     "store_calls_refused",
 )
 """Of a worker: calls that the store did not answer, or that were not made because it was down."""
+_LOOK_AT_THE_STORE = ". Remedy: look at its log and at the network, and run again"
+_REPORT = "; remedy: report it, with the command and what it prints with --json"
+_OR_REPORT = "; remedy: what the error says, else report it with what --json prints"
 LLAMA_TOKEN_BYTES = 128 << 10
 """Llama-3.1-8B in bfloat16: 32 layers, K and V, 8 heads of 128."""
 
@@ -148,8 +151,8 @@ class TraceReport:
         """The exit code of the run and what is wrong with it.
 
         `exact`: nothing but the connector can cost a hit. `reach` connects to the store once more
-        where blocks could not be loaded: a store that is gone is the reason, and no fault of the
-        connector.
+        where blocks could not be loaded, or were not stored: a store that is gone is the reason,
+        and no fault of the connector.
         """
         if self.failure is None:
             self.failure = self._store_failure(reach)
@@ -161,8 +164,9 @@ class TraceReport:
     def _store_failure(self, reach: Callable[[], None] | None) -> str | None:
         failed = self._lookups_failed + sum(self.total(name) for name in _UNAVAILABLE)
         reason = ""
-        # Staged, blocks that were looked up and then not there cost hits alone.
-        lost = self.errors or self.total("stage_short_missing")
+        # Staged, blocks that were looked up and then not there cost hits alone, and saves that a
+        # store which is gone refuses cost not even those while this process has the blocks.
+        lost = self.errors or self.total("stage_short_missing") or self._saves_lost
         if reach is not None and (failed or lost):
             try:
                 reach()
@@ -173,28 +177,48 @@ class TraceReport:
         return (
             f"the store could not be reached during the run: {self._lookups_failed} blocks were "
             f"looked up, {self.total('loads_unavailable')} loaded and "
-            f"{self.total('saves_failed')} saved in vain, and "
-            f"{self.total('stage_short_unavailable')} prefixes fetched in vain{reason}"
+            f"{self.total('saves_failed')} saved in vain, "
+            f"{self.total('saves_dropped')} saves were dropped, and "
+            f"{self.total('stage_short_unavailable')} prefixes fetched in vain"
+            f"{reason or _LOOK_AT_THE_STORE}"
         )
+
+    @property
+    def _saves_lost(self) -> int:
+        return self.total("saves_dropped") + self.total("saves_failed")
 
     def _faults(self, *, exact: bool) -> list[str]:
         hit, ideal = sum(self.hits), sum(self._ideal_hits)
         verified = sum(result.blocks_verified for result in self._results)
         if self.failure is not None:
-            return [self.failure]
+            return [f"{self.failure}{_REPORT}"]
         faults = []
         if self.errors:
             text = next((e for result in self._results for e in result.errors), "")
-            faults.append(f"{self.errors} errors; first: {text}")
+            faults.append(f"{self.errors} errors; first: {text}{_OR_REPORT}")
         if verified != hit:
-            faults.append(f"{verified} of {hit} blocks hit were verified")
-        if hit > ideal or (exact and hit != ideal):
-            lost = self.total("saves_dropped") + self.total("saves_failed")
+            faults.append(f"{verified} of {hit} blocks hit were verified{_REPORT}")
+        if hit > ideal:
+            faults.append(f"{hit} blocks hit, an exact unlimited cache hits {ideal}{_REPORT}")
+        elif exact and hit != ideal:
             faults.append(
-                f"{hit} blocks hit, an exact unlimited cache hits {ideal}; {lost} saves were "
-                "dropped or failed"
+                f"{hit} blocks hit, an exact unlimited cache hits {ideal}; {self._saves_lost} "
+                f"saves were dropped or failed; remedy: {self._how_to_hit_more()}"
             )
         return faults
+
+    def _how_to_hit_more(self) -> str:
+        if self.total("stage_short_no_room"):
+            return "raise MC_STAGING_BYTES: fetched blocks found no room in host memory"
+        if self.total("saves_dropped") and not self.total("saves_failed"):
+            return "raise MC_SAVE_QUEUE_BYTES and MC_STAGING_BYTES: saves found no room in them"
+        if self._backend == "memory":
+            return "report it, since the memory back end had room for all"
+        room = {
+            "file": "a larger --segment-bytes, or MC_FILE_MAX_BYTES where MC_FILE_PATH is set",
+            "mooncake": "a larger --segment-bytes, or more storage at the store that is named",
+        }[self._backend]
+        return f"{room}; report it if there was room for all"
 
     def row(self, *, with_curve: bool) -> dict[str, Any]:
         """`trace/1`."""

@@ -19,19 +19,22 @@ __all__ = ["ThreadRanks"]
 _NOTICE_S = 1.0
 """For ranks to notice that the instance has failed."""
 _FAREWELL_S = 30.0
-"""For a rank that has: it still closes its store, which takes seconds on a busy machine."""
+"""For one that cannot at once: it has failed and closes its store, or still opens it. Either takes
+seconds on a busy machine."""
 
 
 class _QueueChannel:
     def __init__(self, rank: int, events: queue.SimpleQueue[tuple[int, tuple[str, Any]]]) -> None:
         self._rank = rank
         self._events = events
+        self.starting = True
         self.failed = False
         """The rank is on its way out."""
         self.operations: queue.SimpleQueue[list[Operation] | None] = queue.SimpleQueue()
 
     def send(self, message: tuple[str, Any]) -> None:
         self.failed = self.failed or message[0] == "failed"
+        self.starting = self.starting and message[0] == "alive"
         self._events.put((self._rank, message))
 
     def receive(self) -> list[Operation] | None:
@@ -87,7 +90,8 @@ class ThreadRanks:
     def end(self, *, failed: bool) -> None:
         """Waits for the threads; after a failure only for those that notice it.
 
-        One that is left behind while it closes a store would crash the process at its exit.
+        One that is left behind while it closes or opens a store would crash the process at its
+        exit, or let it complain of objects that are still in use.
         """
         if failed:
             self._group.abort("the instance has failed")
@@ -95,7 +99,7 @@ class ThreadRanks:
         for thread in self._threads:
             thread.join(_NOTICE_S if failed else None)
         for thread, channel in zip(self._threads, self._channels, strict=True):
-            if channel.failed:
+            if channel.failed or channel.starting:
                 thread.join(_FAREWELL_S)
         # Not before: a rank that is still starting would read the settings of this process, and
         # open its store.

@@ -48,6 +48,24 @@ def test_a_trace_reuses_what_the_other_back_ends_do(
     assert private_folders() <= before, "the private folder is still there"
 
 
+@pytest.mark.parametrize("promise", ["staged", "leased"])
+@pytest.mark.parametrize("size", ["1MB", "2MB"])
+def test_a_folder_that_is_full_is_no_error(
+    capsys: pytest.CaptureFixture[str],
+    environment: pytest.MonkeyPatch,
+    tmp_path: Path,
+    size: str,
+    promise: str,
+) -> None:
+    """Blocks are evicted while their save is still under way: each save counts once."""
+    environment.setenv("MC_FILE_PATH", str(tmp_path / "mine"))
+    environment.setenv("MC_FILE_MAX_BYTES", size)
+    environment.setenv("MC_PROMISE", promise)
+    row = run_json(capsys, "trace", "--backend", "file", "--requests", "6")
+    assert (row["requests"], row["errors"]) == (6, 0)
+    assert row["saves_failed"] > 0
+
+
 def test_a_replay_on_a_fresh_instance_reuses_everything(capsys: pytest.CaptureFixture[str]) -> None:
     row = run_json(capsys, "trace", "--backend", "file", "--replay")
     assert row["blocks_hit"] == row["blocks_verified"] == row["blocks_matchable"] == 19584

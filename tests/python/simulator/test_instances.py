@@ -272,25 +272,27 @@ def test_work_on_a_closed_instance_is_refused(make_instance: MakeInstance) -> No
         instance.submit(Prompt(LONG))
 
 
-def test_a_failed_rank_is_waited_for_while_it_closes_its_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("said", [[("failed", None)], [("alive", None)]])
+def test_a_rank_that_closes_its_store_or_still_opens_it_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[tuple[str, None]]
 ) -> None:
-    closed = threading.Event()
+    ended = threading.Event()
 
-    def fails_and_closes(*arguments: Any, **_: object) -> None:
-        arguments[3].send(("failed", None))
-        closed.wait(30)
+    def speaks_and_works_on(*arguments: Any, **_: object) -> None:
+        for message in said:
+            arguments[3].send(message)
+        ended.wait(30)
 
-    monkeypatch.setattr(thread_ranks, "serve", fails_and_closes)
+    monkeypatch.setattr(thread_ranks, "serve", speaks_and_works_on)
     monkeypatch.setattr(thread_ranks, "_NOTICE_S", 0.0)
     geometry = Geometry()
     model = ModelFolder.create(tmp_path / "model", geometry)
     ranks = thread_ranks.ThreadRanks(InstanceConfig(model, geometry))
-    assert ranks.receive(10) == [(0, ("failed", None))]
+    assert ranks.receive(10) == [(0, said[0])]
     end = threading.Thread(target=ranks.end, kwargs={"failed": True})
     end.start()
     end.join(0.1)
     assert end.is_alive()
-    closed.set()
+    ended.set()
     end.join(10)
     assert not end.is_alive()

@@ -118,6 +118,7 @@ CASES: list[tuple[str, str, str, Scenario]] = [
     ("I6", "ForgetfulScheduler", "Worker", reuse),
     ("I7", "Scheduler", "BoastingWorker", reuse),
     ("I7", "Scheduler", "ForgetsSavesWorker", reuse),
+    ("I7", "Scheduler", "CountsSavesTwiceWorker", reuse),
     ("I8", "RaisingScheduler", "Worker", reuse),
     ("I8", "Scheduler", "RaisingWorker", reuse),
     ("I8", "UnpicklableScheduler", "Worker", reuse),

@@ -210,6 +210,27 @@ def test_a_store_that_dies_during_a_trace_is_exit_code_3(dies: str) -> None:
     assert row["blocks_hit"] < row["blocks_hit_ideal"]
 
 
+def test_a_store_that_dies_is_exit_code_3_even_if_every_block_was_in_memory() -> None:
+    with (
+        LocalStore(segment_bytes=512 << 20) as store,
+        subprocess.Popen(
+            command("trace", "--tp", "2", "--json"),
+            env={**os.environ, **store.client_environment()},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        assert wait_until(lambda: len(store.keys()) > 200, 60.0)
+        os.kill(store.storage_pid, signal.SIGKILL)
+        out, errors = process.communicate(timeout=240)
+    assert process.returncode == 3, errors
+    row = json.loads(out)
+    assert row["failure"].startswith("the store could not be reached during the run")
+    assert row["saves_dropped"] + row["saves_failed"] > 0
+    assert row["blocks_hit"] == row["blocks_verified"] == row["blocks_hit_ideal"]
+
+
 def test_a_full_store_is_no_failure() -> None:
     with LocalStore(segment_bytes=32 << 20) as store:
         code, row, errors = run_json("trace", "--requests", "48", env=store.client_environment())

@@ -235,6 +235,14 @@ class ForgetsSavesWorker(Worker):
         super().wait_for_save(stream)
 
 
+class CountsSavesTwiceWorker(Worker):
+    """I7: counts a save that succeeded as failed, too."""
+
+    def save(self, key: Key, page: int) -> None:
+        super().save(key, page)
+        self.counts["saves_failed"] = self.counts.get("saves_failed", 0) + 1
+
+
 class RaisingScheduler(Scheduler):
     """I8: a query raises."""
 
