@@ -272,6 +272,15 @@ def test_a_plan_that_is_lost_after_it_was_made_fails_closed(make_engine: MakeEng
 
 def test_a_plan_that_was_interrupted_fails_closed(make_engine: MakeEngine) -> None:
     """Ctrl-C leaves build_connector_meta as what it is; the next plan tells what was lost."""
+
+    class Interrupted(Exploding):
+        def __init__(self, core: Any) -> None:
+            self.core = core
+
+        def plan_step(self, batch: Any) -> Any:
+            self.core.plan_step(batch)
+            raise KeyboardInterrupt
+
     engine = make_engine()
     engine.serve(request())
     promised = request()
@@ -280,17 +289,11 @@ def test_a_plan_that_was_interrupted_fails_closed(make_engine: MakeEngine) -> No
     resources = engine.scheduler._resources
     real = resources._core
     assert real is not None
-
-    class Interrupted(Exploding):
-        def plan_step(self, batch: Any) -> Any:
-            real.plan_step(batch)
-            raise KeyboardInterrupt
-
-    resources._core = Interrupted()  # type: ignore[assignment]
+    resources._core = Interrupted(real)  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         engine.scheduler.build_connector_meta(step(engine, promised, pages, matched))
     resources._core = real
-    del real, Interrupted
+    del real
     empty = SimpleNamespace(new_requests=[], cached_requests=[])
     engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(empty))
     assert_load_fails_for(engine, promised)
