@@ -524,9 +524,10 @@ def test_a_port_that_is_taken_for_a_moment_costs_that_moment(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     core = CoreAttempts(environment)
-    with socket.create_server(("127.0.0.1", 0)) as other:
+    # Not 127.0.0.1, whose free ports are given to others that connect somewhere.
+    with socket.create_server(("127.0.0.2", 0)) as other:
         port = other.getsockname()[1]
-        environment.setenv("MC_STAGE_ADDRESS", f"127.0.0.1:{port}")
+        environment.setenv("MC_STAGE_ADDRESS", f"127.0.0.2:{port}")
         engine = make_engine(tp=2, warm_up=False)
         assert engine.run(request()) == 0
         assert core.count == 1
