@@ -55,6 +55,17 @@ testlib::StoreConformance conformance() {
 
 const bool kIsRegistered = register_store_conformance(conformance());
 
+/// Makes a call that hangs in the inner store, and lets its deadline of a second pass.
+template <typename Call>
+void abandon_call(GatedStore& gate, SimClock& clock, Call call) {
+  const std::size_t hanging = gate.waiting();
+  Result<Thread> caller = Thread::start("caller", call);
+  ASSERT_TRUE(caller.ok());
+  ASSERT_TRUE(gate.wait_for_waiting(hanging + 1));
+  clock.advance(std::chrono::seconds(2));
+  caller->join();
+}
+
 /// A store that can be hung, behind the decorator, with time in the test's hand.
 struct Rig {
   explicit Rig(DeadlineStoreOptions options = {}, std::size_t threads = 4)
@@ -68,15 +79,9 @@ struct Rig {
     return {Deadline::after(*clock, std::chrono::seconds(1)), std::move(hold)};
   }
 
-  /// Makes a call that hangs in the inner store, and lets its deadline pass.
   template <typename Call>
   void abandon(Call call) {
-    const std::size_t hanging = gate->waiting();
-    Result<Thread> caller = Thread::start("caller", call);
-    ASSERT_TRUE(caller.ok());
-    ASSERT_TRUE(gate->wait_for_waiting(hanging + 1));
-    clock->advance(std::chrono::seconds(2));
-    caller->join();
+    abandon_call(*gate, *clock, call);
   }
 
   /// Waits until nothing is abandoned any more.
@@ -238,13 +243,9 @@ TEST(DeadlineStore, MayBeDestroyedWhileCallsHang) {
   const std::weak_ptr<GatedStore> watched = gate;
   auto store = make_deadline_store(gate, pool, clock, counters);
   gate->close_gate(GatePoint::kBeforeCall);
-  Result<Thread> caller = Thread::start("caller", [&] {
+  abandon_call(*gate, *clock, [&] {
     store->exists({"key"}, {Deadline::after(*clock, std::chrono::seconds(1)), nullptr});
   });
-  ASSERT_TRUE(caller.ok());
-  ASSERT_TRUE(gate->wait_for_waiting(1));
-  clock->advance(std::chrono::seconds(2));
-  caller->join();
   store.reset();
   EXPECT_FALSE(watched.expired());
   gate->open_gate();
@@ -262,13 +263,9 @@ TEST(DeadlineStore, NobodyWaitsForThreadsInsideOfAbandonedCalls) {
   const std::weak_ptr<GatedStore> watched = gate;
   auto store = make_deadline_store(gate, threads, clock, counters, {.transfers = threads});
   gate->close_gate(GatePoint::kBeforeCall);
-  Result<Thread> caller = Thread::start("caller", [&] {
+  abandon_call(*gate, *clock, [&] {
     store->exists({"key"}, {Deadline::after(*clock, std::chrono::seconds(1)), nullptr});
   });
-  ASSERT_TRUE(caller.ok());
-  ASSERT_TRUE(gate->wait_for_waiting(1));
-  clock->advance(std::chrono::seconds(2));
-  caller->join();
   threads.reset();
   store.reset();  // The last user, as a worker may be; returns although the call has not.
   EXPECT_EQ(counters->abandoned_now.load(), 1u);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import socket
@@ -226,8 +227,11 @@ def test_a_failing_log_handler_stays_inside(make_engine: MakeEngine) -> None:
         logger.setLevel(level)
 
 
-def assert_loads_fail_with_core(engine: Engine, core: Callable[[Any], Any]) -> None:
-    """A request is allocated, and its step planned by `core(real core)`, which loses the plan."""
+def plan_with_core(engine: Engine, core: Callable[[Any], Any]) -> tuple[Request, Any]:
+    """A request is allocated, and its step planned by `core(real core)`, which loses the plan.
+
+    The plan is None if that was interrupted.
+    """
     engine.serve(request())
     promised = request()
     matched, pages = engine.start(promised)
@@ -236,9 +240,16 @@ def assert_loads_fail_with_core(engine: Engine, core: Callable[[Any], Any]) -> N
     real = resources._core
     assert real is not None
     resources._core = core(real)
-    meta = engine.scheduler.build_connector_meta(step(engine, promised, pages, matched))
+    meta = None
+    with contextlib.suppress(KeyboardInterrupt):
+        meta = engine.scheduler.build_connector_meta(step(engine, promised, pages, matched))
     resources._core = real
-    del real
+    return promised, meta
+
+
+def assert_loads_fail_with_core(engine: Engine, core: Callable[[Any], Any]) -> None:
+    promised, meta = plan_with_core(engine, core)
+    assert meta is not None
     engine.worker.bind_connector_meta(meta)
     assert_load_fails_for(engine, promised)
 
@@ -282,18 +293,8 @@ def test_a_plan_that_was_interrupted_fails_closed(make_engine: MakeEngine) -> No
             raise KeyboardInterrupt
 
     engine = make_engine()
-    engine.serve(request())
-    promised = request()
-    matched, pages = engine.start(promised)
-    assert matched == FULL
-    resources = engine.scheduler._resources
-    real = resources._core
-    assert real is not None
-    resources._core = Interrupted(real)  # type: ignore[assignment]
-    with pytest.raises(KeyboardInterrupt):
-        engine.scheduler.build_connector_meta(step(engine, promised, pages, matched))
-    resources._core = real
-    del real
+    promised, meta = plan_with_core(engine, Interrupted)
+    assert meta is None, "it was interrupted"
     empty = SimpleNamespace(new_requests=[], cached_requests=[])
     engine.worker.bind_connector_meta(engine.scheduler.build_connector_meta(empty))
     assert_load_fails_for(engine, promised)
