@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from simulator.waiting import alive, wait_until_gone
+from support.waiting import alive, wait_until_gone
 
 from mooncake_trtllm import child_guard, local_store
 from mooncake_trtllm.local_store import (

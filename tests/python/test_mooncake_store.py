@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,9 @@ from typing import Any
 import pytest
 from support.fake_mooncake import free_address
 from support.processes import run_python
+from support.signals import kill, resume, stopped
 from support.ticker import Ticker
+from support.waiting import until
 
 from mooncake_trtllm import _native, child_guard
 from mooncake_trtllm.errors import KvConnectorStoreError
@@ -37,24 +37,8 @@ def opened(master: str) -> Iterator[_native.Store]:
         store.close(10.0)
 
 
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 def guard(store: _native.Store) -> _native.GuardedStore:
     return _native.GuardedStore(store, threads=6, max_abandoned=4)
-
-
-def until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        threading.Event().wait(0.02)
 
 
 @pytest.fixture(name="running", scope="module")
@@ -202,7 +186,7 @@ def test_killed_storage_is_stale_then_absent(mortal: LocalStore) -> None:
     with opened(mortal.master_address) as store:
         store.put([("a", b"x" * 1000), ("b", b"y" * 1000)])
         assert store.get(["a"], 1000)[0][0] == "ok"
-        os.kill(mortal.storage_pid, signal.SIGKILL)
+        kill(mortal.storage_pid)
         begin = time.monotonic()
         assert store.exists(["a"]) == ["ok"], "the master cannot know yet"
         assert store.get(["a"], 1000) == [("stale", b"")]
@@ -254,21 +238,22 @@ def test_bytes_do_not_arrive_after_a_get_has_failed(mortal: LocalStore) -> None:
 
 def test_a_process_ends_well_under_a_batch_that_hangs(mortal: LocalStore) -> None:
     program = """
-import os, signal, sys
+import sys
 from mooncake_trtllm import _native
+from support.signals import stop
 guarded = _native.GuardedStore(
     _native.open_mooncake_store(sys.argv[1]), threads=4, max_abandoned=2
 )
 keys = [f"hang{i}" for i in range(16)]
 assert guarded.put([(key, b"x" * 2_000_000) for key in keys], 30.0)[0][0] == "ok"
-os.kill(int(sys.argv[2]), signal.SIGSTOP)
+stop(int(sys.argv[2]))
 assert guarded.get(keys, 2_000_000, 0.5)[0][0] == "down"
 sys.exit(4)
 """
     try:
         run_python(program, mortal.master_address, str(mortal.storage_pid), status=4)
     finally:
-        os.kill(mortal.storage_pid, signal.SIGCONT)
+        resume(mortal.storage_pid)
 
 
 # The master dies, hangs ------------------------------------------------------------------------
@@ -278,7 +263,7 @@ def test_a_killed_master_is_down_within_the_deadline(mortal: LocalStore) -> None
     with opened(mortal.master_address) as store:
         guarded = guard(store)
         guarded.put([("a", b"x")])
-        os.kill(mortal.master_pid, signal.SIGKILL)
+        kill(mortal.master_pid)
         # Four calls go to the store or are given up; from then on it is left alone.
         for _ in range(8):
             begin = time.monotonic()
@@ -315,7 +300,7 @@ def test_b71_a_restarted_master_has_forgotten_everything_and_serves_again(
     with opened(mortal.master_address) as store:
         store.put([("a", b"x")])
         assert store.get(["a"], 10) == [("ok", b"x")]
-        os.kill(mortal.master_pid, signal.SIGKILL)
+        kill(mortal.master_pid)
         until(lambda: store.exists(["a"]) == ["down"])
         with open(tmp_path / "master.log", "wb") as log:
             master = child_guard.spawn(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.engine import Shape, make_model
 from support.processes import clean_environment, conversation
+from support.waiting import until
 
 from mooncake_trtllm import _native
 from mooncake_trtllm.local_store import LocalStore
@@ -20,7 +21,6 @@ pytestmark = pytest.mark.mooncake
 
 HOT = [int(t) for t in np.random.default_rng(51).integers(0, 32000, 61)]
 FULL = 60 // 8
-LIMIT_S = 30.0
 
 # Answers "hot": serve the hot prompt; "cold": serve another one, which is asked for once; "stats".
 ENGINE = """
@@ -43,13 +43,6 @@ for number, line in enumerate(sys.stdin):
 def store_fixture() -> Iterator[LocalStore]:
     with LocalStore(segment_bytes=64 << 20, storage_processes=2) as store:
         yield store
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait for something that happens in other processes."""
-    deadline = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
 
 
 @pytest.mark.parametrize("victim", [0, 1])

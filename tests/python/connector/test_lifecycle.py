@@ -6,7 +6,6 @@ import contextlib
 import gc
 import itertools
 import json
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from support.engine import Engine, Request, Shape, make_model
 from support.gates import gate_stores
 from support.processes import clean_environment, run_python
 from support.stores import memory_of, shards
+from support.waiting import until
 
 from mooncake_trtllm import KvConnectorLoadError, _stores
 from mooncake_trtllm._rendezvous import rendezvous
@@ -26,7 +26,6 @@ from mooncake_trtllm._rendezvous import rendezvous
 MakeEngine = Callable[..., Engine]
 TOKENS = [int(t) for t in np.random.default_rng(31).integers(0, 32000, 61)]
 FULL = 60 // 8
-PATIENCE_S = 20.0
 _ids = itertools.count(1)
 
 
@@ -43,13 +42,6 @@ def threads() -> int:
     return len([name for name in names if name.startswith("kvc")])
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
-
-
 # References --------------------------------------------------------------------------------------
 
 
@@ -61,7 +53,7 @@ def test_everything_is_given_back(
     gates = gate_stores(environment)
     model = make_model(tmp_path / "model", Shape())
     gc.collect()  # of tests before this one
-    wait_until(lambda: threads() == 0)
+    until(lambda: threads() == 0)
     engine: Engine | None = Engine(Shape(), model, environment, tp=2)
     assert engine is not None
     engine.serve(request())
@@ -71,12 +63,12 @@ def test_everything_is_given_back(
     if explicit:
         engine.close()
         engine.close()
-        wait_until(lambda: threads() == 0)
+        until(lambda: threads() == 0)
     engine = None
     gc.collect()
     assert [one() for one in alive] == [None] * len(alive)
     assert gates[0].registered() == 0
-    wait_until(lambda: threads() == 0)
+    until(lambda: threads() == 0)
     assert (rendezvous._workers, rendezvous._schedulers) == ([], [])
     assert _stores.stores._shared == {}
 
@@ -86,7 +78,7 @@ def test_again_and_again(make_engine: MakeEngine) -> None:
         engine = make_engine()
         assert engine.serve(request()) == (0 if round_ == 0 else FULL)
         engine.close()
-    wait_until(lambda: threads() == 0)
+    until(lambda: threads() == 0)
 
 
 def test_saves_in_flight_are_stored_when_the_worker_goes(make_engine: MakeEngine) -> None:
@@ -137,7 +129,7 @@ def test_a_cycle_is_collected(environment: pytest.MonkeyPatch, tmp_path: Path) -
     engine = None
     gc.collect()
     assert alive() is None
-    wait_until(lambda: threads() == 0)
+    until(lambda: threads() == 0)
 
 
 # Before and without a pool -----------------------------------------------------------------------
@@ -254,7 +246,7 @@ def test_a_saved_block_is_visible_soon(make_engine: MakeEngine) -> None:
     first, second = make_engine(), make_engine()
     first.run(request())
     start = time.monotonic()
-    wait_until(lambda: second.lookup(request()) == FULL)
+    until(lambda: second.lookup(request()) == FULL)
     assert time.monotonic() - start < 2.0
 
 
@@ -404,7 +396,7 @@ def test_an_error_that_is_kept_keeps_nothing_alive(make_engine: MakeEngine) -> N
     with pytest.raises(KvConnectorLoadError) as also_kept:
         engine.worker.start_load_kv(None)
     engine.close()
-    wait_until(lambda: threads() == 0)
+    until(lambda: threads() == 0)
     assert kept.value is not also_kept.value
 
 

@@ -12,7 +12,6 @@ import re
 import socket
 import sys
 import threading
-import time
 import urllib.request
 import weakref
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from support.engine import Engine, Request, Shape, make_model
 from support.gates import gate_stores
 from support.processes import clean_environment, run_python
 from support.stores import key_of_block, memory_of, shards
+from support.waiting import until
 
 from mooncake_trtllm import KvConnectorLoadError, _metrics
 from mooncake_trtllm._stats import BYPASSES, stat_table
@@ -35,7 +35,6 @@ MakeEngine = Callable[..., Engine]
 TOKENS = [int(t) for t in np.random.default_rng(47).integers(0, 32000, 61)]
 OTHER = [int(t) for t in np.random.default_rng(48).integers(0, 32000, 61)]
 FULL = 60 // 8
-PATIENCE_S = 20.0
 _ids = itertools.count(1)
 
 
@@ -87,13 +86,6 @@ def listening() -> set[str]:
         if match and states.get(match[1]) == "0A":
             own.add(match[1])
     return own
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
 
 
 def server_threads() -> list[threading.Thread]:
@@ -390,7 +382,7 @@ def test_dropping_the_last_reference_ends_the_server(
     scrape(port)
     (server,) = _metrics.exporter._servers.values()
     with socket.create_connection(("127.0.0.1", port)) as idle:
-        wait_until(lambda: server._connection is not None)
+        until(lambda: server._connection is not None)
         engine = None
         gc.collect()
         assert alive() is None

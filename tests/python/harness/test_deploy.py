@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from simulator.waiting import alive, descendants, wait_until, wait_until_gone
+from support.waiting import alive, descendants, wait_until, wait_until_gone
 
 from mooncake_trtllm.deploy.__main__ import main
 from mooncake_trtllm.deploy.run_folder import RunFolder

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from simulator.waiting import alive
+from support.waiting import alive
 
 from mooncake_trtllm.cli.exits import UsageError
 from mooncake_trtllm.deploy.__main__ import main

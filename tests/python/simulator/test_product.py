@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from simulator.conftest import BASE, MakeProduct
 from simulator.scenarios import play, settings_of
-from simulator.waiting import wait_until
+from support.waiting import wait_until
 
 from mooncake_trtllm.simulator import DTYPES, Media, Prompt
 

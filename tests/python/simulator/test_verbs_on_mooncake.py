@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulator.waiting import descendants, wait_until, wait_until_gone
+from support.signals import kill
+from support.waiting import descendants, wait_until, wait_until_gone
 
 from mooncake_trtllm.cli.trace_report import hits_digest
 from mooncake_trtllm.local_store import LocalStore
@@ -202,7 +203,7 @@ def test_a_store_that_dies_during_a_trace_is_exit_code_3(dies: str) -> None:
         ) as process,
     ):
         assert wait_until(lambda: len(store.keys()) > 200, 60.0)
-        os.kill(store.master_pid if dies == "master" else store.storage_pid, signal.SIGKILL)
+        kill(store.master_pid if dies == "master" else store.storage_pid)
         out, errors = process.communicate(timeout=240)
     assert process.returncode == 3, errors
     row = json.loads(out)
@@ -222,7 +223,7 @@ def test_a_store_that_dies_is_exit_code_3_even_if_every_block_was_in_memory() ->
         ) as process,
     ):
         assert wait_until(lambda: len(store.keys()) > 200, 60.0)
-        os.kill(store.storage_pid, signal.SIGKILL)
+        kill(store.storage_pid)
         out, errors = process.communicate(timeout=240)
     assert process.returncode == 3, errors
     row = json.loads(out)

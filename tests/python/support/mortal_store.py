@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import tempfile
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from mooncake_trtllm import child_guard
 from mooncake_trtllm.local_store import LocalStore
+from support import signals
 
 __all__ = ["KINDS", "Fault", "Faults", "MortalStore", "plan"]
 
@@ -74,14 +74,18 @@ class MortalStore:
         """Begin a fault."""
         how, names = KINDS[kind]
         for name in names:
-            self._signal(name, signal.SIGKILL if how == "kill" else signal.SIGSTOP)
-            (self._dead if how == "kill" else self._stopped).add(name)
+            if how == "kill":
+                self._dead.add(name)
+                self._kill(name)
+            else:
+                self._stopped.add(name)
+                signals.stop(self._pids[name])
 
     def mend(self) -> None:
         """End it: both processes run again, on their old ports."""
         for name in BOTH:
             if name in self._stopped:
-                self._signal(name, signal.SIGCONT)
+                signals.resume(self._pids[name])
             if name in self._dead:
                 child = child_guard.spawn(
                     self._commands[name], env=dict(os.environ), output=self._log
@@ -111,10 +115,10 @@ class MortalStore:
             if name not in self._dead and pid in by_pid and by_pid[pid].poll() is not None
         ]
 
-    def _signal(self, name: str, number: signal.Signals) -> None:
-        os.kill(self._pids[name], number)
+    def _kill(self, name: str) -> None:
+        signals.kill(self._pids[name])
         for child in self._children:
-            if child.pid == self._pids[name] and number == signal.SIGKILL:
+            if child.pid == self._pids[name]:
                 child.wait()
 
 

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-__all__ = ["alive", "descendants", "wait_until", "wait_until_gone"]
+__all__ = ["alive", "descendants", "thread_states", "until", "wait_until", "wait_until_gone"]
+
+PATIENCE_S = 60.0
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
@@ -21,13 +23,26 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
     return True
 
 
+def until(condition: Callable[[], bool], what: str = "it") -> None:
+    """Waits for what must come to hold."""
+    assert wait_until(condition, PATIENCE_S), f"waited {PATIENCE_S:.0f} s in vain for {what}"
+
+
+def thread_states(pid: int) -> set[str]:
+    """The letters of proc(5) for the threads of a process; none if it is gone."""
+    states = set()
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        try:
+            # "pid (name) state ...", and a name may hold spaces and parentheses.
+            states.add(stat.read_text().rpartition(")")[2].split()[0])
+        except OSError:
+            continue  # This thread has ended since.
+    return states
+
+
 def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
+    """Whether a thread of a process runs; a zombie does not."""
+    return not thread_states(pid) <= {"Z", "X"}
 
 
 def descendants(pid: int) -> list[int]:
