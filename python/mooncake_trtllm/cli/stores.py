@@ -47,6 +47,10 @@ __all__ = [
 
 _LEAST_SEGMENT_BYTES = 256 << 20
 _MEMORY_SHARE = 0.7
+_FEWER_BYTES = (
+    "a smaller workload, a larger --tokens-per-block, or (mooncake) --segment-bytes with fewer "
+    "bytes, which costs hits"
+)
 _OBJECT_OVERHEAD_BYTES = 4096
 _SIZE = "MOONCAKE_GLOBAL_SEGMENT_SIZE"
 """A setting whose values are written like `--segment-bytes`, and bound like it."""
@@ -316,12 +320,11 @@ def available_bytes() -> int | None:
     return None
 
 
-def check_fits(size: int, what: str) -> None:
+def check_fits(size: int, what: str, remedy: str = _FEWER_BYTES) -> None:
     """Raises UsageError where that much memory would drive this machine to its limit."""
     available = available_bytes()
     if available is not None and size > available * _MEMORY_SHARE:
         raise UsageError(
             f"{size} bytes for {what} are too much for this machine, which has {available} bytes "
-            "available; remedy: a smaller workload, a larger --tokens-per-block, or (mooncake) "
-            "--segment-bytes with fewer bytes, which costs hits"
+            f"available; remedy: {remedy}"
         )

@@ -19,7 +19,7 @@ import urllib.request
 from mooncake_trtllm import child_guard
 from mooncake_trtllm.cli.exits import BROKEN, GOOD, UNREACHABLE, UsageError
 from mooncake_trtllm.cli.output import human_bytes
-from mooncake_trtllm.cli.stores import size_in_bytes
+from mooncake_trtllm.cli.stores import check_fits, size_in_bytes
 from mooncake_trtllm.deploy.python_path import python_path
 from mooncake_trtllm.deploy.run_folder import Record, RunFolder
 from mooncake_trtllm.local_store import METADATA_MODES, LocalStoreError
@@ -96,6 +96,7 @@ def _up(options: argparse.Namespace) -> int:
             f"--segment-bytes {options.segment_bytes}: too small; remedy: {_LEAST_SEGMENT_BYTES} "
             "or more"
         )
+    check_fits(options.segment_bytes, "--segment-bytes", "fewer bytes, or a larger machine")
     folder = RunFolder.open(options.run_dir)
     lock = folder.take_lock()
     if lock is None:

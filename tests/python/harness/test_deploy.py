@@ -213,6 +213,11 @@ def test_the_size_of_a_store_is_written_as_elsewhere(
     up = ["--run-dir", str(tmp_path / "run"), "up", "--segment-bytes"]
     assert main([*up, "15MiB"]) == 2
     assert "--segment-bytes 15728640: too small" in capsys.readouterr().err
+    assert main([*up, "1000000GiB"]) == 2
+    said = capsys.readouterr().err
+    assert "1073741824000000 bytes for --segment-bytes are too much for this machine" in said
+    assert "remedy: fewer bytes, or a larger machine" in said
+    assert not RunFolder(tmp_path / "run").in_use()
     with pytest.raises(SystemExit) as ended:
         main([*up, "1 parsec"])
     assert ended.value.code == 2
