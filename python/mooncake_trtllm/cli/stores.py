@@ -230,10 +230,10 @@ def size_in_bytes(text: str) -> int:
 
     try:
         size = Settings.parse({}, overrides={_SIZE: text, "MC_BACKEND": "memory"}).number(_SIZE)
-    except KvConnectorConfigError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no size in bytes; remedy: such as 1073741824, 512MB or 1GiB"
-        ) from None
+    except KvConnectorConfigError as error:
+        # Without the name of the setting, which the user did not set.
+        reason = str(error).partition("): ")[2]
+        raise argparse.ArgumentTypeError(f"{text!r}: {reason}") from None
     return size
 
 

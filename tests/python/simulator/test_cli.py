@@ -178,7 +178,7 @@ def test_lost_hits_make_exit_code_1(
         (["trace", "--input", "no/such/file"], "error: no/such/file: cannot be read (No such"),
         (["trace", "--input", "/dev/null"], "error: /dev/null: the file holds no request"),
         (["trace", "--tp", "-3"], "remedy: 1 or more"),
-        (["trace", "--segment-bytes", "1 parsec"], "'1 parsec' is no size in bytes"),
+        (["trace", "--segment-bytes", "1 parsec"], "'1 parsec': it is not a size in bytes"),
         (["trace", "--backend", "file", "--segment-bytes", "1MB"], "1048576: too small"),
         (["demo", "--tp", "3"], "must divide"),
     ],
