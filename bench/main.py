@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.paired import Entry
-from bench.sizes import FULL, SMOKE, Sizes, UsageError, cores
+from bench.sizes import FULL, SMOKE, Sizes, UsageError, cores, touch_memory
 
 __all__ = ["main"]
 
@@ -35,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     parts = options.only or [p for p in PARTS if p not in ON_MOONCAKE or not options.smoke]
     entries: dict[str, Entry] = {}
     for part in parts:
+        touch_memory(sizes.memory_bytes)
         try:
             measured = _runner(part, options.bin_dir)(sizes)
         except UsageError as error:
