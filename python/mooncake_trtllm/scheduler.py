@@ -230,6 +230,8 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
         self._promised: dict[int, None] = {}
         self._owed: set[int] = set()
         self._broken: set[int] = set()
+        # Allocations that Ctrl-C ended before it was known whose they are.
+        self._unfinished = 0
 
     # The life of a request ---------------------------------------------------------------------
 
@@ -307,12 +309,13 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
         self._allocated(request, read_slots_by_group, block_ids_by_layer_group)
 
     def _allocated(self, request: Any, read: Callable[[Any], list[int]], block_ids: Any) -> None:
+        self._unfinished += 1  # Before any call, as Ctrl-C may come after each.
         request_id = read_request_id(request)
         promised = request_id in self._promised
-        self._promised.pop(request_id, None)
-        core = self._resources.core()
-        known = False
-        try:
+        core, known = None, False
+        try:  # Whatever ends this, a promise is owed or broken from here on.
+            self._promised.pop(request_id, None)
+            core = self._resources.core()
             known = core is not None and core.allocated(request_id, read(block_ids))
         finally:
             if promised and known:
@@ -321,6 +324,7 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
                 self._broken.add(request_id)
                 if core is not None:
                     core.finished(request_id)
+        self._unfinished -= 1
 
     @total(lambda: False)
     def request_finished(
@@ -373,36 +377,43 @@ class MooncakeKvCacheConnectorScheduler(SchedulerBase):
         """Return the plan of the step, in bytes; with it the requests that cannot be loaded."""
         if scheduler_output is None:  # no batch: what is owed stays owed
             return b""
-        core = None
+        none_owed: set[int] = set()
+        none_broken: set[int] = set()
+        try:
+            plan = self._plan_or_nothing(scheduler_output)
+            if not plan:
+                self._give_up_owed()
+            told = (plan, tuple(sorted(self._broken))) if self._broken else plan
+        except BaseException:  # Ctrl-C, say; whoever goes on all the same hears of it next time
+            self._give_up_owed()
+            raise
+        # Without a call, after which Ctrl-C could come: what is forgotten is told.
+        self._owed, self._broken = none_owed, none_broken
+        return told
+
+    def _plan_or_nothing(self, scheduler_output: Any) -> bytes:
         try:
             core = self._resources.core()
-            plan = b"" if core is None else self._plan_step(core, scheduler_output)
+            return b"" if core is None else self._plan_step(core, scheduler_output)
         except Exception:  # noqa: BLE001 - nothing may leave a callback
             log.exception("no plan for this step; promised loads fail")
-            plan = b""
-        except BaseException:  # Ctrl-C, say; whoever goes on all the same hears of it next time
-            self._give_up_owed(core)
-            self._owed.clear()
-            raise
-        if not plan:
-            self._give_up_owed(core)
-        self._owed.clear()
-        if not self._broken:
-            return plan
-        broken, self._broken = sorted(self._broken), set()
-        return plan, tuple(broken)
+            return b""
 
-    def _give_up_owed(self, core: _native.Scheduler | None) -> None:
+    def _give_up_owed(self) -> None:
         """Loads that were not planned now must not come later, when their pages are others'."""
-        self._broken |= self._owed
-        if core is None:
-            return
-        for request_id in self._owed:
-            with contextlib.suppress(Exception):
-                core.finished(request_id)
+        self._broken |= self._owed  # In one go: Ctrl-C may end the rest.
+        with contextlib.suppress(Exception):
+            core = self._resources.core()
+            if core is not None:
+                for request_id in self._owed:
+                    core.finished(request_id)
 
     def _plan_step(self, core: _native.Scheduler, scheduler_output: Any) -> bytes:
         reports, unusable = read_step(scheduler_output)
+        if self._unfinished:  # One of those that run without an allocation, if any do.
+            unusable += [r.request_id for r in reports if r.request_id in self._promised]
+            self._broken.update(self._promised.keys() & set(unusable))
+            reports = [r for r in reports if r.request_id not in self._promised]
         plan = self._plan(core, reports, unusable)
         for request_id in unusable:
             core.finished(request_id)
