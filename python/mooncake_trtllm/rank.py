@@ -48,7 +48,7 @@ def resolve_rank(
     """
     found = _from_runtime(tensor_parallel_size)
     if found is None:
-        found = _from_settings(tensor_parallel_size, stated_rank, stated_world_size)
+        found = _from_settings(stated_rank, stated_world_size)
     if found is None:
         found = _from_launcher(tensor_parallel_size, os.environ)
     if found.world_size != tensor_parallel_size:
@@ -81,17 +81,10 @@ def _function(module: Any, name: str) -> Callable[[], int] | None:
     return value if callable(value) and not isinstance(value, type) else None
 
 
-def _from_settings(tensor_parallel_size: int, rank: int | None, size: int | None) -> Rank | None:
-    if rank is not None:
-        if size is None:
-            return Rank(rank, tensor_parallel_size, "MC_RANK")
-        return Rank(rank, size, "MC_RANK and MC_WORLD_SIZE")
-    if size is not None:
-        raise KvConnectorConfigError(
-            f"MC_WORLD_SIZE={size} without MC_RANK: which rank this is remains open. Remedy: set "
-            "both, or neither"
-        )
-    return None
+def _from_settings(rank: int | None, size: int | None) -> Rank | None:
+    if rank is None or size is None:  # Settings take both or none.
+        return None
+    return Rank(rank, size, "MC_RANK and MC_WORLD_SIZE")
 
 
 def _from_launcher(tensor_parallel_size: int, environment: Mapping[str, str]) -> Rank:
