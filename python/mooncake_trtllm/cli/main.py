@@ -13,7 +13,7 @@ from typing import NoReturn
 from mooncake_trtllm import __version__
 from mooncake_trtllm.cli import demo, explain, matrix, plot, selfcheck, timeline, trace
 from mooncake_trtllm.cli.exits import BROKEN, USAGE, exit_code
-from mooncake_trtllm.cli.output import OutputError, checked_output, print_failure
+from mooncake_trtllm.cli.output import OutputError, checked_output, have_streams, print_failure
 from mooncake_trtllm.cli.signals import Terminated, ended_by_signals
 from mooncake_trtllm.mooncake_wheel import quieten
 
@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit code."""
+    have_streams()
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         options = parser().parse_args(words)
@@ -73,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_guarded(options: argparse.Namespace) -> int:
     """Runs `options.run`; turns signals and errors that users may see into exit codes."""
+    have_streams()
     quieten()
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"

@@ -18,6 +18,7 @@ __all__ = [
     "Progress",
     "add_output_options",
     "checked_output",
+    "have_streams",
     "human_bytes",
     "machine",
     "print_failure",
@@ -79,6 +80,13 @@ class _CheckedOutput:
             if isinstance(error, BrokenPipeError):  # Nobody reads on, which is no trouble.
                 raise
             raise OutputError(error) from None
+
+
+def have_streams() -> None:
+    """What was closed before the start (`>&-`) takes what is written to it, for nobody."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - to the end
 
 
 def checked_output() -> contextlib.AbstractContextManager[object]:

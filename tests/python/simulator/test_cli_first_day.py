@@ -168,6 +168,17 @@ def test_an_output_that_takes_nothing_is_one_line(options: list[str], unbuffered
     assert "standard output: the result could not be written (No space left on device)" in line
 
 
+@pytest.mark.parametrize("options", [[], ["--json"], ["--nonsense"]])
+def test_closed_outputs_change_no_exit_code(options: list[str]) -> None:
+    words = ["trace", "--backend", "memory", "--input", str(SAMPLE), "--requests", "2", *options]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", sys.executable, "-m", "mooncake_trtllm", *words],
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == (2 if "--nonsense" in options else 0)
+
+
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
