@@ -284,9 +284,12 @@ StagingLease HostTier::take_page_for(Sequence sequence, Order& order) {
   StagingLease page = take_page(StagingPool::Use::kLoad, kAnyUse);
   for (std::size_t last = order.limit; page == nullptr && last > order.next + 1;) {
     if (order.places[--last] != Place::kHere) continue;
+    const Entry& entry = entries_.at(order.blocks[last]);
+    // To ask again for each block that others use would look through all of them each time.
+    const bool makes_room = entry.pins == 1 && entry.page.use_count() == 1;
     order.end = StageEnd::kNoRoom;
     cut(sequence, order, last);
-    page = take_page(StagingPool::Use::kLoad, kAnyUse);
+    if (makes_room) page = take_page(StagingPool::Use::kLoad, kAnyUse);
   }
   return page;
 }

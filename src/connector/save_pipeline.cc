@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/hand_over.h"
 #include "connector/quiet_log.h"
 #include "connector/stager.h"
 #include "connector/staging_plan.h"
@@ -92,6 +93,7 @@ SavePipeline::Snapshots SavePipeline::make_room(std::span<const PageTask> tasks)
     return room;
   }
   std::unordered_set<BlockHash, BlockHashHasher> in_this_step;
+  bool full = false;
   for (const PageTask& task : tasks) {
     if (!in_this_step.insert(task.block).second || is_queued(task.block)) continue;
     if (parts_.recent->contains(task.block)) {
@@ -102,8 +104,12 @@ SavePipeline::Snapshots SavePipeline::make_room(std::span<const PageTask> tasks)
       ++room.dropped;
       continue;
     }
-    std::vector<StagingLease> pages = borrow_pages();
-    if (pages.empty()) {
+    // Where one block finds no page, those behind it do not look: that takes time, which the step
+    // waits for.
+    std::vector<StagingLease> pages;
+    if (!full) pages = borrow_pages();
+    full = pages.empty();
+    if (full) {
       ++room.dropped;
       continue;
     }
@@ -202,16 +208,11 @@ void SavePipeline::start_tasks() {
 }
 
 /// A task keeps the pipeline alive only while it runs: an executor that never runs it again must
-/// not keep a worker alive that is gone. Whatever goes wrong, the task was not taken.
+/// not keep a worker alive that is gone.
 bool SavePipeline::submit_task() {
-  try {
-    return parts_.worker.executor->submit([self = weak_from_this()] {
-      if (const std::shared_ptr<SavePipeline> pipeline = self.lock()) pipeline->run_task();
-    });
-  } catch (const std::exception& error) {
-    tell_broken_off(error.what());
-    return false;
-  }
+  return hand_over(*parts_.worker.executor, [self = weak_from_this()] {
+    if (const std::shared_ptr<SavePipeline> pipeline = self.lock()) pipeline->run_task();
+  });
 }
 
 void SavePipeline::run_task() {
