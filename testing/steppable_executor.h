@@ -4,6 +4,9 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <memory>
+#include <new>
+#include <utility>
 
 #include "base/mutex.h"
 #include "kvc/executor.h"
@@ -44,6 +47,20 @@ class InlineExecutor final : public Executor {
     task();
     return true;
   }
+};
+
+/// Breaks instead of taking a task while that is switched on.
+class ThrowingExecutor final : public Executor {
+ public:
+  explicit ThrowingExecutor(std::shared_ptr<Executor> inner) : inner_(std::move(inner)) {}
+  bool submit(std::function<void()> task) override {
+    if (throws) throw std::bad_alloc();
+    return inner_->submit(std::move(task));
+  }
+  bool throws = true;
+
+ private:
+  const std::shared_ptr<Executor> inner_;
 };
 
 }  // namespace kvc::testlib

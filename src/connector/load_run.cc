@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/hand_over.h"
 #include "connector/fetched_object.h"
 #include "connector/quiet_log.h"
 #include "connector/stager.h"
@@ -71,7 +72,7 @@ void LoadRun::collect_blocks() {
 
 void LoadRun::start() {
   // A task keeps the run alive only while it runs: an executor that never runs it must not.
-  (void)parts_.worker.executor->submit([self = weak_from_this()] {
+  (void)hand_over(*parts_.worker.executor, [self = weak_from_this()] {
     if (const std::shared_ptr<LoadRun> run = self.lock()) run->drive_in_background();
   });
 }
@@ -160,7 +161,7 @@ bool LoadRun::advance() {
   const std::shared_ptr<BlockFetch> following = next_fetch();
   if (following != nullptr) {
     // On another thread if there is one; finish() does it otherwise.
-    (void)parts_.worker.executor->submit([following] { following->run(); });
+    (void)hand_over(*parts_.worker.executor, [following] { following->run(); });
   }
   const std::size_t asked_again = retry_missing(*current_);
   if (!begin_copying()) return false;
@@ -204,13 +205,13 @@ void LoadRun::keep_leases() {
         parts_.shards.key(block(next % blocks), static_cast<std::uint32_t>(next / blocks)));
   }
   if (keys.empty()) return;
-  (void)parts_.worker.executor->submit(
-      [store = parts_.worker.store, deadline = deadline_, keys = std::move(keys)]() mutable {
-        try {
-          (void)store->exists(std::move(keys), {.deadline = deadline, .hold = nullptr});
-        } catch (const std::exception&) {  // The gets will tell.
-        }
-      });
+  (void)hand_over(*parts_.worker.executor, [store = parts_.worker.store, deadline = deadline_,
+                                            keys = std::move(keys)]() mutable {
+    try {
+      (void)store->exists(std::move(keys), {.deadline = deadline, .hold = nullptr});
+    } catch (const std::exception&) {  // The gets will tell.
+    }
+  });
 }
 
 /// The next objects of a part, as many as a batch, the staging and the rest of the part allow. Null

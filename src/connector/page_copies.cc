@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/hand_over.h"
 #include "kvc/block_format.h"
 
 namespace kvc {
@@ -41,14 +42,11 @@ void PageCopies::run() {
 void PageCopies::call_helpers() {
   const std::size_t bytes = count_ * parts_.shards.part_bytes();
   if (!parts_.worker.copier->concurrent() || bytes < kHelpFromBytes || count_ < 2) return;
-  try {
-    for (std::size_t i = 0; i < std::min(kHelpers, count_ - 1); ++i) {
-      const bool taken = parts_.worker.executor->submit([self = weak_from_this()] {
-        if (const std::shared_ptr<PageCopies> copies = self.lock()) copies->work();
-      });
-      if (!taken) return;
-    }
-  } catch (const std::exception&) {  // Then with those that were called, or alone.
+  for (std::size_t i = 0; i < std::min(kHelpers, count_ - 1); ++i) {
+    const bool taken = hand_over(*parts_.worker.executor, [self = weak_from_this()] {
+      if (const std::shared_ptr<PageCopies> copies = self.lock()) copies->work();
+    });
+    if (!taken) return;  // Then with those that were called, or alone.
   }
 }
 

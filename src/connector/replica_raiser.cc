@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/hand_over.h"
 #include "connector/quiet_log.h"
 
 namespace kvc {
@@ -84,18 +85,11 @@ void ReplicaRaiser::start_task() {
   drop_queue();
 }
 
-/// Whatever goes wrong, the task was not taken: copies are not worth failing a load.
 bool ReplicaRaiser::submit_task() {
-  try {
-    // A task keeps this alive only while it runs.
-    return parts_.worker.executor->submit([self = weak_from_this()] {
-      if (const std::shared_ptr<ReplicaRaiser> raiser = self.lock()) raiser->run_task();
-    });
-  } catch (const std::exception& error) {
-    log_quietly(*parts_.worker.logger, LogLevel::kError,
-                std::string("replications cannot be handed to the executor: ") + error.what());
-    return false;
-  }
+  // A task keeps this alive only while it runs.
+  return hand_over(*parts_.worker.executor, [self = weak_from_this()] {
+    if (const std::shared_ptr<ReplicaRaiser> raiser = self.lock()) raiser->run_task();
+  });
 }
 
 /// One batch per turn, so that loads and saves get theirs.

@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/hand_over.h"
 #include "connector/block_fetch.h"
 #include "connector/fetched_object.h"
 #include "connector/quiet_log.h"
@@ -207,7 +208,7 @@ void Stager::start_tasks() {
 /// A task keeps the stager alive only while it runs: an executor that never runs it again must not
 /// keep a worker alive that is gone.
 bool Stager::submit_task() {
-  return parts_.worker.executor->submit([self = weak_from_this()] {
+  return hand_over(*parts_.worker.executor, [self = weak_from_this()] {
     if (const std::shared_ptr<Stager> stager = self.lock()) stager->run_task();
   });
 }

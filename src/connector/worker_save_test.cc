@@ -485,23 +485,9 @@ TEST(FaultKinds, B46_TaskThatBreaksOffIsAFailedSave) {
   EXPECT_EQ(world.worker->stats().blocks_saved, 2u);
 }
 
-/// Breaks instead of taking a task while that is switched on.
-class ThrowingExecutor final : public Executor {
- public:
-  explicit ThrowingExecutor(std::shared_ptr<Executor> inner) : inner_(std::move(inner)) {}
-  bool submit(std::function<void()> task) override {
-    if (throws) throw std::bad_alloc();
-    return inner_->submit(std::move(task));
-  }
-  bool throws = true;
-
- private:
-  const std::shared_ptr<Executor> inner_;
-};
-
 TEST(FaultKinds, B46_TaskThatCannotBeHandedOnIsADroppedSave) {
   WorkerWorld world;
-  const auto throwing = std::make_shared<ThrowingExecutor>(world.executor);
+  const auto throwing = std::make_shared<testlib::ThrowingExecutor>(world.executor);
   world.executor_in_use = throwing;
   world.start();
   for (std::uint64_t number = 1; number <= 8; ++number) world.save_now(world.tasks({number}));

@@ -186,6 +186,21 @@ TEST(WorkerStage, ExecutorThatRefusesStagesNothing) {
   EXPECT_EQ(world.worker->stats().fetches_in_flight, 0u);
 }
 
+TEST(WorkerStage, TaskThatCannotBeHandedOnEndsItsOrderAndNotTheTier) {
+  StageWorld world;
+  const auto throwing = std::make_shared<testlib::ThrowingExecutor>(world.executor);
+  world.executor_in_use = throwing;
+  world.start();
+  world.put_all(3);
+  world.order(1, {1});
+  EXPECT_EQ(world.take_heard(), "1:0 unavailable");
+  EXPECT_EQ(world.worker->stats().fetches_in_flight, 0u);
+  EXPECT_TRUE(world.load(world.tasks({2})).empty()) << "a load does its work itself";
+  throwing->throws = false;
+  world.stage(2, {1, 2, 3});
+  EXPECT_EQ(world.take_heard(), "2:3 all");
+}
+
 TEST(WorkerStage, LeaderHearsOfEachBatchAndFewTasksAreAtWork) {
   StageWorld world;
   world.options.batch_blocks = 4;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/hand_over.h"
 #include "base/mutex.h"
 #include "os/thread.h"
 #include "store/item_traits.h"
@@ -239,8 +240,8 @@ class DeadlineStore final : public Store {
   Wait run_until(Executor& executor, Deadline deadline, std::function<Answer()> work,
                  Answer& answer) {
     const auto pending = std::make_shared<PendingCall<Answer>>(std::move(work));
-    const bool taken = executor.submit(
-        [shared = shared_, pending] { pending->run(shared->counters->abandoned_now); });
+    const bool taken = hand_over(
+        executor, [shared = shared_, pending] { pending->run(shared->counters->abandoned_now); });
     if (!taken) return Wait::kNotStarted;
     return pending->wait(deadline, *clock_, *shared_->counters, answer);
   }
@@ -267,8 +268,11 @@ std::shared_ptr<Executor> make_call_threads(ThreadPoolOptions options,
   // With the pool goes the last user of its store, so that no call can be given up any more.
   const auto end = [counters = std::move(counters)](Executor* threads) {
     if (counters->abandoned_now.load() == 0) return delete threads;
-    Result<Thread> reaper = Thread::start("kvc-reaper", [threads] { delete threads; });
-    if (reaper.ok()) reaper->detach();  // Else they are never ended.
+    try {
+      Result<Thread> reaper = Thread::start("kvc-reaper", [threads] { delete threads; });
+      if (reaper.ok()) reaper->detach();  // Else they are never ended.
+    } catch (const std::exception&) {     // No memory: the same.
+    }
   };
   return {make_thread_pool(std::move(options)).release(), end};
 }
