@@ -254,17 +254,20 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
 
     def bind_connector_meta(self, metadata: Any) -> None:
         """Take the plan of the step. What is wrong with it is told when its loads are due."""
+        # What Ctrl-C has left of an earlier step is not forgotten before it is told.
+        untold = self._unusable
+        # Until it is bound: an older plan is, and its pages belong to others by now.
+        self._unusable = untold or "the plan of the step was not bound"
         with self._resources.turn:
             self._metadata = metadata
-            # Until it is bound: an older plan is, and its pages belong to others by now.
-            self._unusable = "the plan of the step was not bound"
             self._failed_requests, self._may_save, self._is_loading = (), False, False
             try:
                 self._bind(metadata)
             except Exception as error:  # noqa: BLE001 - promised loads may be lost: never silently
                 self._unusable = f"the plan of the step cannot be used: {error}"
-            else:
-                self._unusable, self._may_save = None, True
+                return
+            self._may_save = True
+        self._unusable = untold
 
     def _bind(self, metadata: Any) -> None:
         plan: Any = metadata
@@ -284,13 +287,13 @@ class MooncakeKvCacheConnectorWorker(WorkerBase):
 
     def start_load_kv(self, stream: Any) -> None:
         """Load the promised blocks. Raises KvConnectorLoadError if one is not in place."""
+        # Until it is done: whoever goes on after a Ctrl-C has no pages to go on with.
+        unusable, self._unusable = self._unusable, "loading was interrupted"
         # Whoever keeps the error keeps this frame, which must not keep the core alive.
         with self._resources.turn:
-            # Until it is done: whoever goes on after a Ctrl-C has no pages to go on with.
-            unusable, self._unusable = self._unusable, "loading was interrupted"
             may_save, self._may_save = self._may_save, False
             problem = self._unusable_plan(unusable) if unusable else self._load(stream, may_save)
-            self._unusable = None
+        self._unusable = None
         if problem is not None:
             raise problem
 
