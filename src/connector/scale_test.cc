@@ -6,8 +6,10 @@
 #include <ctime>
 #include <vector>
 
+#include "connector/host_tier_fixture.h"
 #include "connector/promise_book.h"
 #include "connector/scheduler_fixture.h"
+#include "connector/worker_stage_fixture.h"
 
 namespace kvc {
 namespace {
@@ -90,6 +92,75 @@ TEST(Scale, HoldsAreLookedThroughOnlyWhenOneMayBeOver) {
   EXPECT_EQ(book.expire(Instant(std::chrono::seconds(15))), kHolds - 3);
   EXPECT_EQ(book.expire(Instant(std::chrono::seconds(17))), 1u);
   EXPECT_EQ(book.size(), 1u) << "the one with pages";
+}
+
+/// Pages of a tier that saves have leases on, which a slow store has not taken yet.
+std::vector<StagingLease> queue_saves(TierWorld& world, std::uint64_t count) {
+  std::vector<StagingLease> saves;
+  for (std::uint64_t number = 1; number <= count; ++number) {
+    saves.push_back(world.tier->borrow_for_save());
+    world.tier->put(block(number), without_claim(saves.back()));
+  }
+  return saves;
+}
+
+TEST(Scale, OrdersWithoutAPageAreGivenUpInOneGo) {
+  constexpr std::uint64_t kPages = 60'000;
+  constexpr HoldId kOrders = 4000;
+  TierWorld world(kPages);
+  const std::vector<StagingLease> saves = queue_saves(world, kPages);
+  for (HoldId hold = 1; hold <= kOrders; ++hold) world.stage(hold, {kPages + hold});
+  EXPECT_LT(cpu_seconds([&] { EXPECT_TRUE(world.begin().empty()); }), kBoundSeconds);
+  EXPECT_EQ(world.tier->ended(StageEnd::kNoRoom), kOrders);
+  EXPECT_EQ(world.tier->resident(), kPages);
+}
+
+TEST(Scale, EndOfAnOrderMakesRoomAmongManyThatOthersUse) {
+  constexpr std::uint64_t kPages = 20'000;
+  constexpr std::uint64_t kEnd = 4000;
+  TierWorld world(kPages + kEnd);
+  const std::vector<StagingLease> saves = queue_saves(world, kPages);
+  std::vector<std::uint64_t> order;
+  for (std::uint64_t number = 1; number <= kEnd; ++number) order.push_back(2 * kPages + number);
+  for (std::uint64_t number = 1; number <= kEnd; ++number) {
+    world.put(kPages + number);
+    order.push_back(kPages + number);
+  }
+  world.stage(1, order);
+  EXPECT_LT(cpu_seconds([&] { EXPECT_EQ(world.begin(kEnd).size(), kEnd); }), kBoundSeconds);
+  EXPECT_EQ(world.tier->evictions(), kEnd);
+  EXPECT_EQ(world.tier->resident(), kPages);
+}
+
+TEST(Scale, SavesWithoutAPageLookForOneWhenASaveHasEnded) {
+  constexpr std::uint64_t kPages = 20'000;
+  TierWorld world(kPages + 1);
+  std::vector<StagingLease> saves = queue_saves(world, kPages);
+  world.put(kPages + 1);
+  const StagingLease load = world.tier->find(block(kPages + 1));
+  const auto ask = [&] {
+    for (int i = 0; i < 10'000; ++i) EXPECT_EQ(world.tier->borrow_for_save(), nullptr);
+  };
+  EXPECT_LT(cpu_seconds(ask), kBoundSeconds);
+  saves[kPages / 2] = nullptr;
+  EXPECT_NE(world.tier->borrow_for_save(), nullptr);
+  EXPECT_FALSE(world.has(kPages / 2 + 1));
+}
+
+TEST(Scale, ReleasesDoNotLookThroughAllOrdersThatWait) {
+  constexpr HoldId kOrders = 4000;
+  constexpr HoldId kReleases = 40'000;
+  StageWorld world;
+  world.options.batch_blocks = 8;
+  world.start();
+  for (HoldId hold = 1; hold <= kOrders; ++hold) world.order(hold, {2 * hold, 2 * hold + 1});
+  const auto release = [&] {
+    for (HoldId hold = 1; hold <= kReleases; ++hold) {
+      world.rank->release({.hold = kOrders + hold, .from_block = 0});
+    }
+  };
+  EXPECT_LT(cpu_seconds(release), kBoundSeconds);
+  EXPECT_EQ(world.worker->stats().holds_open, kOrders);
 }
 
 }  // namespace
