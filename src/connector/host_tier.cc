@@ -226,6 +226,7 @@ std::vector<HostTier::Fetch> HostTier::begin_loose_fetches(std::size_t max, Inst
 std::vector<HostTier::Fetch> HostTier::begin_of(std::set<Sequence>& wanting, std::size_t max,
                                                 Instant now) {
   std::vector<Fetch> fetches;
+  all_idle_leased_ = false;
   for (auto at = wanting.begin(); at != wanting.end() && fetches.size() < max;) {
     const Sequence sequence = *at++;  // It may leave the set below.
     Order& order = orders_.at(sequence);
@@ -284,11 +285,13 @@ StagingLease HostTier::take_page_for(Sequence sequence, Order& order) {
   StagingLease page = take_page(StagingPool::Use::kLoad, kAnyUse);
   for (std::size_t last = order.limit; page == nullptr && last > order.next + 1;) {
     if (order.places[--last] != Place::kHere) continue;
-    const Entry& entry = entries_.at(order.blocks[last]);
-    // To ask again for each block that others use would look through all of them each time.
-    const bool makes_room = entry.pins == 1 && entry.page.use_count() == 1;
+    const auto at = entries_.find(order.blocks[last]);
+    const bool makes_room = at->second.pins == 1 && at->second.page.use_count() == 1;
     order.end = StageEnd::kNoRoom;
     cut(sequence, order, last);
+    if (makes_room) discard(at);
+    // That is all there was: to look for it would look through all that others use, each time.
+    all_idle_leased_ = true;
     if (makes_room) page = take_page(StagingPool::Use::kLoad, kAnyUse);
   }
   return page;
@@ -331,13 +334,14 @@ void HostTier::give_up_wanted() {
   while (!wanting_loose_.empty()) end_loose(*wanting_loose_.begin());
 }
 
-std::size_t HostTier::count_wanted(const std::set<Sequence>& wanting) const {
+std::size_t HostTier::count_wanted(const std::set<Sequence>& wanting, std::size_t at_most) const {
   std::size_t count = 0;
   for (const Sequence sequence : wanting) {
+    if (count >= at_most) break;
     const Order& order = orders_.at(sequence);
     count += order.limit - order.next;
   }
-  return count;
+  return std::min(count, at_most);
 }
 
 // Pages -----------------------------------------------------------------------------------------
@@ -362,7 +366,14 @@ StagingLease HostTier::take_page(StagingPool::Use use, std::uint64_t used_before
   return nullptr;
 }
 
-StagingLease HostTier::borrow_for_save() { return take_page(StagingPool::Use::kSave, kAnyUse); }
+StagingLease HostTier::borrow_for_save() {
+  // A save that ends lets go of a page. Until one does, all that were leased are taken to be so
+  // still: while a store does not keep up, every piece of a step asks.
+  const StagingPool::Claims claims = pages_->claims();
+  if (claims.open == 0 || claims.ended != claims_ended_) all_idle_leased_ = false;
+  claims_ended_ = claims.ended;
+  return take_page(StagingPool::Use::kSave, kAnyUse);
+}
 
 StagingLease HostTier::find(const BlockHash& block) {
   const auto at = entries_.find(block);
@@ -394,6 +405,7 @@ void HostTier::insert(const BlockHash& block, StagingLease page) {
 void HostTier::make_idle(const BlockHash& block, Entry& entry) {
   entry.used = ++uses_;
   entry.idle_at = idle_.insert(idle_.end(), block);
+  all_idle_leased_ = false;
 }
 
 /// Of an idle entry: it was used now.
@@ -411,9 +423,13 @@ void HostTier::unpin(const BlockHash& block) {
   if (--entry.pins == 0) make_idle(block, entry);
 }
 
-bool HostTier::make_room() { return evict(kAnyUse); }
+bool HostTier::make_room() {
+  all_idle_leased_ = false;
+  return evict(kAnyUse);
+}
 
 bool HostTier::evict(std::uint64_t used_before) {
+  if (all_idle_leased_) return false;
   for (std::size_t left = idle_.size(); left > 0; --left) {
     const auto at = entries_.find(idle_.front());
     if (at->second.used >= used_before) return false;
@@ -421,12 +437,17 @@ bool HostTier::evict(std::uint64_t used_before) {
       touch(at->second);  // A queued save, say. The next one to need a page does not meet it again.
       continue;
     }
-    idle_.erase(at->second.idle_at);
-    entries_.erase(at);
-    ++evictions_;
+    discard(at);
     return true;
   }
+  all_idle_leased_ = true;
   return false;
+}
+
+void HostTier::discard(Entries::iterator idle) {
+  idle_.erase(idle->second.idle_at);
+  entries_.erase(idle);
+  ++evictions_;
 }
 
 void HostTier::close() {

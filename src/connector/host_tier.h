@@ -83,9 +83,12 @@ class HostTier {
   void fetched(const BlockHash& block, FetchEnd end, StagingLease page);
   /// Nothing can be fetched at all (no executor): what is wanted and not in flight has ended.
   void give_up_wanted();
-  /// Blocks that holds wait for and that may have to be fetched.
-  std::size_t wanted() const { return count_wanted(wanting_); }
-  std::size_t wanted_loose() const { return count_wanted(wanting_loose_); }
+  /// Blocks that holds wait for and that may have to be fetched. Counts to `at_most`: what looks at
+  /// no more than that need not look through all orders.
+  std::size_t wanted(std::size_t at_most = kAll) const { return count_wanted(wanting_, at_most); }
+  std::size_t wanted_loose(std::size_t at_most = kAll) const {
+    return count_wanted(wanting_loose_, at_most);
+  }
 
   // Pages -------------------------------------------------------------------------------------
 
@@ -117,6 +120,7 @@ class HostTier {
   std::uint64_t ended(StageEnd end) const { return ended_by_[static_cast<std::size_t>(end)]; }
 
  private:
+  static constexpr std::size_t kAll = static_cast<std::size_t>(-1);
   using Sequence = std::uint64_t;  // Of orders, by arrival.
   enum class Place : std::uint8_t { kWanted, kInFlight, kHere };
 
@@ -126,6 +130,7 @@ class HostTier {
     std::uint64_t used = 0;  // When it became idle; as `idle_at`, while it is.
     std::list<BlockHash>::iterator idle_at;
   };
+  using Entries = std::unordered_map<BlockHash, Entry, BlockHashHasher>;
   struct Order {
     HoldId hold = 0;  // 0: loose.
     std::vector<BlockHash> blocks;
@@ -163,7 +168,7 @@ class HostTier {
   std::vector<Fetch> begin_of(std::set<Sequence>& wanting, std::size_t max, Instant now);
   bool begin_next(Sequence sequence, Order& order, std::vector<Fetch>& fetches);
   void serve(const BlockHash& block, const std::vector<Waiter>& waiters);
-  std::size_t count_wanted(const std::set<Sequence>& wanting) const;
+  std::size_t count_wanted(const std::set<Sequence>& wanting, std::size_t at_most) const;
 
   StagingLease take_page(StagingPool::Use use, std::uint64_t used_before);
   void insert(const BlockHash& block, StagingLease page);
@@ -172,11 +177,16 @@ class HostTier {
   void pin(Entry& entry);
   void unpin(const BlockHash& block);
   bool evict(std::uint64_t used_before);
+  void discard(Entries::iterator idle);
 
   const std::shared_ptr<StagingPool> pages_;
   const HostTierOptions options_;
-  std::unordered_map<BlockHash, Entry, BlockHashHasher> entries_;
+  Entries entries_;
   std::list<BlockHash> idle_;  // Of the entries that no hold needs, least recently used first.
+  // Others had leases on all of them when they were last looked through; whoever relies on it knows
+  // why that is still so.
+  bool all_idle_leased_ = false;
+  std::uint64_t claims_ended_ = 0;  // Of saves, when one last asked for a page.
   std::unordered_map<BlockHash, std::vector<Waiter>, BlockHashHasher> flights_;
   std::map<Sequence, Order> orders_;
   std::unordered_map<HoldId, Sequence> by_hold_;

@@ -83,6 +83,7 @@ StagedPrefix PromiseBook::close(HoldId id, Instant now) {
   hold->blocks = staged.blocks;
   hold->ranks.clear();
   hold->expires_at = end_of_a_hold(now);
+  next_expiry_ = std::min(next_expiry_, hold->expires_at);
   if (staged.blocks < ordered) tell({id, staged.blocks});
   if (staged.blocks == 0) holds_.erase(id);
   return staged;
@@ -130,11 +131,14 @@ void PromiseBook::release(HoldId id, std::uint32_t from_block) {
 
 std::size_t PromiseBook::expire(Instant now) {
   std::size_t expired = 0;
+  if (now < next_expiry_) return expired;
+  next_expiry_ = Instant::max();
   for (auto at = holds_.begin(); at != holds_.end();) {
     const Hold& hold = at->second;
     const bool may = hold.state == State::kPromised ||
                      (KVC_PLANTED("expiry_after_allocation") && hold.state == State::kFirm);
     if (!may || now < hold.expires_at) {
+      if (may) next_expiry_ = std::min(next_expiry_, hold.expires_at);
       ++at;
       continue;
     }

@@ -71,7 +71,8 @@ class PromiseBook {
   void planned(HoldId id);
   /// Blocks from `from_block` on are not needed; 0 ends the hold.
   void release(HoldId id, std::uint32_t from_block);
-  /// Ends promises that were not allocated in time. How many.
+  /// Ends promises that were not allocated in time. How many. Looks at the holds only if one may be
+  /// over, since it is asked in every callback.
   std::size_t expire(Instant now);
 
   /// Releases to send over the links now.
@@ -119,6 +120,7 @@ class PromiseBook {
 
   PromiseBookOptions options_;
   std::map<HoldId, Hold> holds_;
+  Instant next_expiry_ = Instant::max();  // No promise is over before.
   std::vector<HoldRelease> unsent_;
   std::map<HoldId, std::uint32_t> unplanned_;  // By hold, from which block on.
   std::vector<HoldId> done_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <string>
+#include <unordered_set>
 #include <utility>
 
 #include "connector/quiet_log.h"
@@ -99,15 +100,17 @@ bool Scheduler::Impl::allocated(RequestId id, std::span<const SlotIndex> slots) 
 
 void Scheduler::Impl::plan_loads(std::span<const StepRequest> batch, StepPlan* plan) {
   plan->loads_in_batch = true;
+  if (owing_loads.empty()) return;
+  std::unordered_set<RequestId> computing;  // For the first time.
+  for (const StepRequest& step : batch) {
+    if (step.is_new && step.scheduled_tokens > 0) computing.insert(step.id);
+  }
   loaded_holds.reserve(owing_loads.size());
   for (const RequestId id : owing_loads) {
     leases.over(id);
     TrackedRequest* request = tracker.find(id);
     if (request == nullptr) continue;
-    const bool in_batch = std::ranges::any_of(batch, [id](const StepRequest& step) {
-      return step.id == id && step.is_new && step.scheduled_tokens > 0;
-    });
-    plan->loads_in_batch = plan->loads_in_batch && in_batch;
+    plan->loads_in_batch = plan->loads_in_batch && computing.contains(id);
     request->take_loads(id, &plan->loads);
     if (request->hold() != 0) loaded_holds.push_back(request->hold());
     request->forget_hold();

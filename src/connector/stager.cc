@@ -174,14 +174,15 @@ void Stager::count() {
 // Tasks -----------------------------------------------------------------------------------------
 
 bool Stager::has_work() const {
-  return tier_.wanted() > 0 || (tier_.wanted_loose() > 0 && !is_loose_running_);
+  return tier_.wanted(1) > 0 || (tier_.wanted_loose(1) > 0 && !is_loose_running_);
 }
 
 std::size_t Stager::tasks_wanted() const {
-  const std::size_t batches = (tier_.wanted() + batch_blocks_ - 1) / batch_blocks_;
+  const std::size_t wanted = tier_.wanted(kFetchTasks * batch_blocks_);
+  const std::size_t batches = (wanted + batch_blocks_ - 1) / batch_blocks_;
   // Two for what one batch could take: half of it each.
-  const std::size_t loose = tier_.wanted_loose() > 0 && !is_loose_running_ ? 1 : 0;
-  return std::min(kFetchTasks, running_ + std::max(std::min(batches * 2, tier_.wanted()), loose));
+  const std::size_t loose = tier_.wanted_loose(1) > 0 && !is_loose_running_ ? 1 : 0;
+  return std::min(kFetchTasks, running_ + std::max(std::min(batches * 2, wanted), loose));
 }
 
 void Stager::start_tasks() {
@@ -243,7 +244,7 @@ Stager::Batch Stager::take_batch() {
   const Instant now = parts_.worker.clock->now();
   const MutexLock lock(mutex_);
   Batch batch;
-  const std::size_t half = (tier_.wanted() + 1) / 2;
+  const std::size_t half = (tier_.wanted(2 * batch_blocks_) + 1) / 2;
   const std::size_t small = blocks_in(kSmallBatchBytes, parts_);
   batch.fetches = tier_.begin_fetches(std::min(batch_blocks_, std::max(half, small)), now);
   if (batch.fetches.empty() && !is_loose_running_) {

@@ -35,6 +35,7 @@ StagingPage::~StagingPage() {
   if (page_ == nullptr) {
     pool_->give_back(bytes_);
   } else {
+    page_.reset();
     pool_->end_claim();
   }
 }
@@ -84,6 +85,11 @@ bool StagingPool::may_borrow(Use use) const {
   return use == Use::kLoad || lent_to_saves_ < save_limit_;
 }
 
+StagingPool::Claims StagingPool::claims() const {
+  const MutexLock lock(mutex_);
+  return {.open = lent_to_saves_, .ended = claims_ended_};
+}
+
 std::size_t StagingPool::lent() const {
   const MutexLock lock(mutex_);
   return capacity_ - free_.size();
@@ -97,6 +103,7 @@ void StagingPool::give_back(std::span<std::byte> page) {
 void StagingPool::end_claim() {
   const MutexLock lock(mutex_);
   --lent_to_saves_;
+  ++claims_ended_;
 }
 
 }  // namespace kvc

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <utility>
@@ -83,6 +84,13 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   /// Whether borrow() would give a page if enough of them were free.
   bool may_borrow(Use use) const;
   std::size_t capacity() const { return capacity_; }
+  /// Loans to saves: those that there are, and those that have ended, each with its page let go of
+  /// before it is counted.
+  struct Claims {
+    std::size_t open = 0;
+    std::uint64_t ended = 0;
+  };
+  Claims claims() const;
   /// Pages on loan, those in quarantine included.
   std::size_t lent() const;
 
@@ -98,6 +106,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   mutable Mutex mutex_;
   std::vector<std::span<std::byte>> free_ KVC_GUARDED_BY(mutex_);  // Never grows past capacity_.
   std::size_t lent_to_saves_ KVC_GUARDED_BY(mutex_) = 0;
+  std::uint64_t claims_ended_ KVC_GUARDED_BY(mutex_) = 0;
 };
 
 /// A hold for one store call on the pages that it uses.

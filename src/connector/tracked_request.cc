@@ -8,6 +8,17 @@
 #include "base/planted.h"
 
 namespace kvc {
+namespace {
+
+std::vector<SlotIndex> sorted_pages(std::span<const SlotIndex> slots) {
+  std::vector<SlotIndex> pages;
+  pages.reserve(slots.size());
+  std::ranges::copy_if(slots, std::back_inserter(pages), [](SlotIndex s) { return s >= 0; });
+  std::ranges::sort(pages);
+  return pages;
+}
+
+}  // namespace
 
 TrackedRequest::TrackedRequest(const BlockHashOptions& hashing, BlockChain chain, Identity identity)
     : hashing_(&hashing), chain_(std::move(chain)), identity_(std::move(identity)) {}
@@ -69,11 +80,19 @@ bool TrackedRequest::pages_fit_prompt() const {
 
 /// A page that stands for two blocks holds what was written last.
 bool TrackedRequest::pages_differ() const {
-  std::vector<SlotIndex> pages;
-  pages.reserve(slots_.size());
-  std::ranges::copy_if(slots_, std::back_inserter(pages), [](SlotIndex s) { return s >= 0; });
-  std::ranges::sort(pages);
+  const std::vector<SlotIndex> pages = sorted_pages(slots_);
   return std::ranges::adjacent_find(pages) == pages.end();
+}
+
+/// Whether one of `slots` is a page of this request already, or comes twice. Looks through the
+/// pages once, however many are new.
+bool TrackedRequest::has_any_of(std::span<const SlotIndex> slots) const {
+  const std::vector<SlotIndex> added = sorted_pages(slots);
+  if (added.empty()) return false;
+  if (std::ranges::adjacent_find(added) != added.end()) return true;
+  return std::ranges::any_of(slots_, [&added](SlotIndex slot) {
+    return slot >= added.front() && slot <= added.back() && std::ranges::binary_search(added, slot);
+  });
 }
 
 bool TrackedRequest::allocated(std::span<const SlotIndex> slots, bool exact_pages) {
@@ -106,7 +125,6 @@ bool TrackedRequest::allocated(std::span<const SlotIndex> slots, bool exact_page
 void TrackedRequest::take_loads(RequestId id, std::vector<PageTask>* loads) {
   if (!owes_loads_) return;
   const std::span<const BlockHash> blocks = chain_.blocks();
-  loads->reserve(loads->size() + loaded_.size());
   for (std::size_t b = loaded_.first; b < loaded_.end; ++b) {
     loads->push_back({id, blocks[b], slots_[b]});
   }
@@ -167,10 +185,8 @@ void TrackedRequest::begin_report(const StepRequest& step) {
   }
   // A delta to a report that never came cannot be placed.
   if (!reported_) never_save();
-  for (const SlotIndex slot : step.new_slots) {
-    if (slot >= 0 && std::ranges::find(slots_, slot) != slots_.end()) never_save();
-    slots_.push_back(slot);
-  }
+  if (has_any_of(step.new_slots)) never_save();
+  slots_.insert(slots_.end(), step.new_slots.begin(), step.new_slots.end());
   if (savable_ && !chain_.append(step.new_tokens).ok()) never_save();
 }
 

@@ -98,6 +98,7 @@ class TrackedRequest {
   std::size_t tokens_valid_after(const StepRequest& step, bool first_report) const;
   void mark_blocks_without_page(std::size_t first_token, std::size_t end_token);
   bool pages_differ() const;
+  bool has_any_of(std::span<const SlotIndex> slots) const;
   bool has_page(std::size_t block) const;
   bool pages_fit_prompt() const;
 
