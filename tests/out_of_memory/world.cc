@@ -45,24 +45,29 @@ void World::start_rank(std::uint32_t rank) {
     group.layers = {0, 1, 2};
     group.layer_bytes = kBytesOfPage / kLayersOfPage;
   }
+  made.worker = make_worker(rank, made.copier);
+  ASSERT_TRUE(made.worker->register_layout(kTestKeyspace, made.pool->layout).ok());
+  ranks_.push_back(std::move(made));
+}
+
+std::unique_ptr<Worker> World::make_worker(std::uint32_t rank,
+                                           std::shared_ptr<PageCopier> copier) const {
   WorkerOptions with;
   with.rank = rank;
   with.world_size = options_.ranks;
   with.tokens_per_block = kBlockTokens;
   with.granularity = options_.by_layer ? Granularity::kLayer : Granularity::kBlock;
-  with.staging_bytes = std::size_t{256} << 10;
-  with.save_queue_bytes = std::size_t{64} << 10;
+  with.staging_bytes = options_.staging_bytes;
+  with.save_queue_bytes = options_.save_queue_bytes;
   with.batch_blocks = 3;
   with.staged = options_.staged;
   Result<std::unique_ptr<Worker>> worker = Worker::create(with, {.store = store_,
                                                                  .executor = executor_,
                                                                  .clock = clock_,
                                                                  .logger = logger_,
-                                                                 .copier = made.copier});
-  ASSERT_TRUE(worker.ok());
-  made.worker = std::move(worker).value();
-  ASSERT_TRUE(made.worker->register_layout(kTestKeyspace, made.pool->layout).ok());
-  ranks_.push_back(std::move(made));
+                                                                 .copier = copier});
+  EXPECT_TRUE(worker.ok());
+  return std::move(worker).value();
 }
 
 void World::start_scheduler() {

@@ -92,6 +92,8 @@ struct WorldOptions {
   bool staged = false;
   bool by_layer = false;
   Duration lease{0};
+  std::size_t staging_bytes = std::size_t{256} << 10;
+  std::size_t save_queue_bytes = std::size_t{64} << 10;
   /// Of the rank and world of a process that comes later.
   std::shared_ptr<MemoryStore> memory = make_memory_store({});
   Shortage shortage = Shortage::kOnce;
@@ -121,11 +123,17 @@ class World {
   /// Tier, queue and holds of every rank, and what the scheduler knows.
   void expect_nothing_held() const;
 
+  /// One more worker, without a pool.
+  std::unique_ptr<Worker> make_worker(
+      std::uint32_t rank, std::shared_ptr<PageCopier> copier = make_host_page_copier()) const;
+
   Scheduler& scheduler() const { return *scheduler_; }
   Worker& worker(std::uint32_t rank) const { return *ranks_[rank].worker; }
   TestPool& pool(std::uint32_t rank) const { return *ranks_[rank].pool; }
   void advance(Duration by) { clock_->advance(by); }
   SteppableExecutor& executor() const { return *executor_; }
+  int registered() const { return store_->registered(); }
+  Instant now() const { return clock_->now(); }
   const WorldOptions& options() const { return options_; }
 
  private:
