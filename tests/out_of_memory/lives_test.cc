@@ -74,6 +74,8 @@ struct Kind {
   Duration lease{0};
 };
 
+void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+
 constexpr Kind kKinds[] = {
     {"Leased", 1, false, false, std::chrono::seconds(8)},
     {"LeasedOfTwoRanks", 2, false, false, Duration{0}},

@@ -146,6 +146,8 @@ void ask_short_of_memory(const Kind& kind, Shortage shortage) {
   world->end();
 }
 
+void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+
 constexpr Kind kKinds[] = {{"Leased", false, std::chrono::seconds(8)},
                            {"Staged", true, Duration{0}}};
 
