@@ -86,8 +86,9 @@ class StageLeader final : public StageSink {
   /// comes. Waits for nothing.
   void expire() noexcept;
   /// The blocks of the hold from `from_block` on are not needed any more; 0: all.
-  void release(HoldId hold, std::uint32_t from_block);
-  /// Completes a plan that is about to be sent: `loaded` are the holds of its loads.
+  void release(HoldId hold, std::uint32_t from_block) noexcept;
+  /// Completes a plan that is about to be sent: `loaded` are the holds of its loads. May throw
+  /// std::bad_alloc: then the plan tells nothing, and `loaded` belong to the next one too.
   void plan(std::span<const HoldId> loaded, StepPlan* plan);
 
   /// For ranks that connect again.

@@ -83,7 +83,10 @@ struct WorkerParts {
   std::shared_ptr<PageCopier> copier;
 };
 
-/// A promised block that could not be put in place.
+/// A promised block that could not be put in place. Request 0 without a key stands for every load
+/// of the plan, where it is not known, or there is no memory to say, which of them failed. Where
+/// there is not even that much, load(), wait_for_layer() and save() throw std::bad_alloc, which
+/// tells the same: nothing of the plan counts as loaded, and nothing of the pass is saved.
 struct LoadFailure {
   RequestId request = 0;
   std::string key;

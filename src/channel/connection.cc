@@ -1,6 +1,7 @@
 #include "channel/connection.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include <asio/buffer.hpp>
@@ -29,15 +30,17 @@ bool Connection::send(const Message& message) {
   std::vector<std::byte> frame = encode_frame(message);
   const MutexLock lock(mutex_);
   if (!open_) return false;
+  // What may run out of memory comes before what rests on it.
   if (frame.empty() || frame.size() > limits_.queue_bytes - queued_bytes_) {
-    open_ = false;
     asio::post(*context_, [self = shared_from_this()] {
       self->close(Cut::kStuck, "it does not take what it is sent");
     });
+    open_ = false;
     return false;
   }
-  queued_bytes_ += frame.size();
+  const std::size_t bytes = frame.size();
   queue_.push_back(std::move(frame));
+  queued_bytes_ += bytes;
   ask_for_flush();
   return true;
 }
@@ -153,8 +156,8 @@ bool Connection::take_in(std::size_t size) {
 
 void Connection::ask_for_flush() {
   if (!sending_ || flush_asked_) return;
-  flush_asked_ = true;
   asio::post(*context_, [self = shared_from_this()] { self->flush(); });
+  flush_asked_ = true;
 }
 
 void Connection::flush() {
@@ -229,7 +232,11 @@ bool Line::connected() const {
 
 bool Line::send(const Message& message) {
   const std::shared_ptr<Connection> connection = current();
-  return connection != nullptr && connection->send(message);
+  try {
+    return connection != nullptr && connection->send(message);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 std::shared_ptr<Connection> Line::current() const {

@@ -1,3 +1,4 @@
+#include <new>
 #include <utility>
 
 #include "kvc/channel.h"
@@ -12,9 +13,15 @@ class DirectLink final : public StageLink {
 
   bool connected() const override { return true; }
   bool stage(StageOrder order) override {
-    stage_->stage(std::move(order), [rank = rank_, sink = sink_](const StageProgress& progress) {
-      if (const std::shared_ptr<StageSink> held = sink.lock()) held->on_progress(rank, progress);
-    });
+    StageRank::Report report;
+    try {
+      report = [rank = rank_, sink = sink_](const StageProgress& progress) {
+        if (const std::shared_ptr<StageSink> held = sink.lock()) held->on_progress(rank, progress);
+      };
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    stage_->stage(std::move(order), std::move(report));
     return true;
   }
   void release(HoldRelease release) override { stage_->release(release); }

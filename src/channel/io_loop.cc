@@ -1,6 +1,7 @@
 #include "channel/io_loop.h"
 
 #include <exception>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -68,7 +69,11 @@ void IoLoop::run(std::function<void()> task) { asio::post(*context_, std::move(t
 
 void IoLoop::finish(std::function<void()> last) {
   if (!work_.owns_work()) return;
-  run(std::move(last));
+  try {
+    run(std::move(last));
+  } catch (const std::bad_alloc&) {
+    context_->stop();  // Nobody else cancels what would not end by itself.
+  }
   work_.reset();
   thread_.join();
 }

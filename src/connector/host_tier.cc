@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "base/planted.h"
@@ -46,24 +47,24 @@ void HostTier::stage(StageOrder order, Instant give_up_at) {
     return;
   }
   const HoldId hold = order.hold;
-  awaited_.erase(hold);
   const Sequence sequence = ++last_sequence_;
   Order& begun = orders_[sequence];
   begun.hold = hold;
   begun.blocks = std::move(order.blocks);
   begun.give_up_at = give_up_at;
   begin(sequence, begun);
+  awaited_.erase(hold);
 }
 
 /// Of the order all is set but what follows from the state of the tier.
 void HostTier::begin(Sequence sequence, Order& order) {
-  order.places.assign(order.blocks.size(), Place::kWanted);
-  order.limit = order.blocks.size();
-  if (order.is_loose()) {
-    wanting_loose_.insert(sequence);
-    return;
+  try {
+    prepare(sequence, order);
+  } catch (const std::bad_alloc&) {
+    take_back(sequence);
+    throw;
   }
-  by_hold_[order.hold] = sequence;
+  if (order.is_loose()) return;
   order.arrived = ++uses_;
   for (std::size_t i = 0; i < order.blocks.size(); ++i) {
     const auto at = entries_.find(order.blocks[i]);
@@ -74,6 +75,24 @@ void HostTier::begin(Sequence sequence, Order& order) {
   proceed(sequence, order);
 }
 
+/// All the memory that it takes until it ends, but what its fetches take.
+void HostTier::prepare(Sequence sequence, Order& order) {
+  order.places.assign(order.blocks.size(), Place::kWanted);
+  order.limit = order.blocks.size();
+  order.news.assign(1, sequence);
+  (order.is_loose() ? wanting_loose_ : wanting_).insert(sequence);
+  if (!order.is_loose()) by_hold_[order.hold] = sequence;
+}
+
+/// Of an order that has not begun.
+void HostTier::take_back(Sequence sequence) noexcept {
+  const auto at = orders_.find(sequence);
+  if (!at->second.is_loose()) by_hold_.erase(at->second.hold);
+  wanting_.erase(sequence);
+  wanting_loose_.erase(sequence);
+  orders_.erase(at);
+}
+
 void HostTier::release(const HoldRelease& release) {
   const auto at = by_hold_.find(release.hold);
   if (at == by_hold_.end()) return remember_release(release);
@@ -81,7 +100,7 @@ void HostTier::release(const HoldRelease& release) {
   Order& order = orders_.at(sequence);
   const std::size_t from = release.from_block;
   if (from > 0 && from >= order.limit) return;
-  go_on_loose(order, from);
+  go_on_loose_if_possible(order, from);
   if (from == 0) return end_hold(sequence);
   order.is_quiet = order.is_quiet || from <= order.staged;
   cut(sequence, order, from);
@@ -94,31 +113,35 @@ void HostTier::keep_only(std::span<const HoldId> live, HoldId newest) {
   for (const auto& [hold, sequence] : by_hold_) {
     if (hold <= newest && !kept.contains(hold)) over.push_back(hold);
   }
-  for (const HoldId hold : over) release({.hold = hold, .from_block = 0});
   // One that was ordered while the leader drew up the list comes after it.
   std::erase_if(kept, [&](HoldId hold) {
     return hold > newest || is_settled(hold) || by_hold_.contains(hold);
   });
   // That of a plan may come after a newer one of a connection.
   kept.insert(awaited_.upper_bound(newest), awaited_.end());
+  for (const HoldId hold : over) release({.hold = hold, .from_block = 0});
   awaited_ = std::move(kept);
   settled_up_to_ = std::max(settled_up_to_, newest);
 }
 
 std::vector<StageProgress> HostTier::take_reports() {
+  refused_.reserve(refused_.size() + news_.size());
   std::vector<StageProgress> reports = std::exchange(refused_, {});
-  for (const Sequence sequence : news_) {
-    const auto at = orders_.find(sequence);
-    if (at == orders_.end()) continue;
+  for (auto next = news_.begin(); next != news_.end();) {
+    const auto news = next++;
+    const auto at = orders_.find(*news);
+    if (at == orders_.end()) {
+      news_.erase(news);
+      continue;
+    }
     Order& order = at->second;
-    order.has_news = false;
+    if (!KVC_PLANTED("report_twice")) order.news.splice(order.news.end(), news_, news);
     if (order.is_quiet) continue;
     reports.push_back({.hold = order.hold,
                        .staged = static_cast<std::uint32_t>(order.staged),
                        .done = order.is_done,
                        .end = order.end});
   }
-  if (!KVC_PLANTED("report_twice")) news_.clear();
   return reports;
 }
 
@@ -131,6 +154,14 @@ void HostTier::end_hold(Sequence sequence) {
   by_hold_.erase(hold);
   orders_.erase(at);
   remember_release({.hold = hold, .from_block = 0});
+}
+
+void HostTier::go_on_loose_if_possible(const Order& order, std::size_t from) noexcept {
+  try {
+    go_on_loose(order, from);
+  } catch (const std::bad_alloc&) {
+    return;  // The next request fetches it.
+  }
 }
 
 /// What a hold has not got of its blocks from `from` on is fetched all the same, for the next
@@ -193,21 +224,26 @@ void HostTier::proceed(Sequence sequence, Order& order) {
     order.is_done = true;
     if (order.end != StageEnd::kAll) ++ended_by_[static_cast<std::size_t>(order.end)];
   }
-  if (all || order.staged != before) note_news(sequence, order);
+  if (all || order.staged != before) note_news(order);
 }
 
-void HostTier::note_news(Sequence sequence, Order& order) {
-  if (std::exchange(order.has_news, true)) return;
-  news_.push_back(sequence);
-}
+void HostTier::note_news(Order& order) { news_.splice(news_.end(), order.news); }
 
 void HostTier::remember_release(const HoldRelease& release) {
   if (release.hold == 0 || is_settled(release.hold)) return;
   if (release.from_block == 0 && awaited_.erase(release.hold) > 0) return;
-  const auto [at, is_new] = releases_.try_emplace(release.hold, release.from_block);
-  at->second = std::min(at->second, release.from_block);
-  if (!is_new) return;
-  releases_by_age_.push_back(release.hold);
+  if (const auto known = releases_.find(release.hold); known != releases_.end()) {
+    known->second = std::min(known->second, release.from_block);
+    return;
+  }
+  try {
+    releases_.try_emplace(release.hold, release.from_block);
+    releases_by_age_.push_back(release.hold);
+  } catch (const std::bad_alloc&) {
+    // An order that comes later is held until a plan ends it.
+    releases_.erase(release.hold);
+    return;
+  }
   if (releases_by_age_.size() <= options_.releases_max) return;
   releases_.erase(releases_by_age_.front());
   releases_by_age_.pop_front();
@@ -227,6 +263,7 @@ std::vector<HostTier::Fetch> HostTier::begin_of(std::set<Sequence>& wanting, std
                                                 Instant now) {
   std::vector<Fetch> fetches;
   all_idle_leased_ = false;
+  fetches.reserve(count_wanted(wanting, max));
   for (auto at = wanting.begin(); at != wanting.end() && fetches.size() < max;) {
     const Sequence sequence = *at++;  // It may leave the set below.
     Order& order = orders_.at(sequence);
@@ -236,7 +273,7 @@ std::vector<HostTier::Fetch> HostTier::begin_of(std::set<Sequence>& wanting, std
     }
     bool goes_on = true;
     while (goes_on && fetches.size() < max && order.next < order.limit) {
-      goes_on = begin_next(sequence, order, fetches);
+      goes_on = begin_next_if_possible(sequence, order, fetches);
     }
     if (!goes_on) continue;  // It has failed, and may be gone.
     if (!order.is_loose()) {
@@ -248,7 +285,17 @@ std::vector<HostTier::Fetch> HostTier::begin_of(std::set<Sequence>& wanting, std
   return fetches;
 }
 
-/// False if there is no page for it.
+bool HostTier::begin_next_if_possible(Sequence sequence, Order& order,
+                                      std::vector<Fetch>& fetches) {
+  try {
+    return begin_next(sequence, order, fetches);
+  } catch (const std::bad_alloc&) {
+    fail(sequence, order.next, StageEnd::kNoRoom);
+    return false;
+  }
+}
+
+/// False if there is no page for it. REQUIRES: `fetches` has room for one more.
 bool HostTier::begin_next(Sequence sequence, Order& order, std::vector<Fetch>& fetches) {
   const std::size_t i = order.next;
   const BlockHash& block = order.blocks[i];
@@ -262,17 +309,19 @@ bool HostTier::begin_next(Sequence sequence, Order& order, std::vector<Fetch>& f
     ++order.next;
     return true;
   }
-  auto flight = flights_.find(block);
-  if (flight == flights_.end()) {
+  const Waiter waiter{.order = sequence, .block = i};
+  if (const auto flight = flights_.find(block); flight != flights_.end()) {
+    flight->second.push_back(waiter);
+  } else {
+    std::vector<Waiter> waiters(1, waiter);
     StagingLease page = take_page_for(sequence, order);
     if (page == nullptr) {
       fail(sequence, i, StageEnd::kNoRoom);
       return false;
     }
-    flight = flights_.try_emplace(block).first;
+    flights_.try_emplace(block, std::move(waiters));
     fetches.push_back({.block = block, .page = std::move(page), .give_up_at = order.give_up_at});
   }
-  flight->second.push_back({.order = sequence, .block = i});
   order.places[i] = Place::kInFlight;
   ++order.next;
   return true;
@@ -304,7 +353,11 @@ void HostTier::fetched(const BlockHash& block, FetchEnd end, StagingLease page) 
   flights_.erase(flight);
   const bool verified = end == FetchEnd::kVerified ||
                         (end == FetchEnd::kRejected && KVC_PLANTED("promise_unverified"));
-  if (verified && page != nullptr && !contains(block)) insert(block, std::move(page));
+  try {
+    if (verified && page != nullptr && !contains(block)) insert(block, std::move(page));
+  } catch (const std::bad_alloc&) {
+    end = FetchEnd::kUnavailable;
+  }
   if (contains(block)) return serve(block, waiters);
   for (const Waiter& waiter : waiters) {
     if (orders_.contains(waiter.order)) fail(waiter.order, waiter.block, end_of(end));
@@ -327,8 +380,8 @@ void HostTier::serve(const BlockHash& block, const std::vector<Waiter>& waiters)
 }
 
 void HostTier::give_up_wanted() {
-  const std::vector<Sequence> waiting(wanting_.begin(), wanting_.end());
-  for (const Sequence sequence : waiting) {
+  while (!wanting_.empty()) {
+    const Sequence sequence = *wanting_.begin();
     fail(sequence, orders_.at(sequence).next, StageEnd::kUnavailable);
   }
   while (!wanting_loose_.empty()) end_loose(*wanting_loose_.begin());
@@ -397,30 +450,31 @@ void HostTier::put(const BlockHash& block, StagingLease page) {
 }
 
 void HostTier::insert(const BlockHash& block, StagingLease page) {
+  std::list<BlockHash> place(1, block);
   Entry& entry = entries_[block];
   entry.page = std::move(page);
-  make_idle(block, entry);
-}
-
-void HostTier::make_idle(const BlockHash& block, Entry& entry) {
   entry.used = ++uses_;
-  entry.idle_at = idle_.insert(idle_.end(), block);
+  entry.at = place.begin();
+  idle_.splice(idle_.end(), place);
   all_idle_leased_ = false;
 }
 
 /// Of an idle entry: it was used now.
 void HostTier::touch(Entry& entry) {
   entry.used = ++uses_;
-  idle_.splice(idle_.end(), idle_, entry.idle_at);
+  idle_.splice(idle_.end(), idle_, entry.at);
 }
 
 void HostTier::pin(Entry& entry) {
-  if (entry.pins++ == 0) idle_.erase(entry.idle_at);
+  if (entry.pins++ == 0) held_.splice(held_.end(), idle_, entry.at);
 }
 
 void HostTier::unpin(const BlockHash& block) {
   Entry& entry = entries_.at(block);
-  if (--entry.pins == 0) make_idle(block, entry);
+  if (--entry.pins > 0) return;
+  entry.used = ++uses_;
+  idle_.splice(idle_.end(), held_, entry.at);
+  all_idle_leased_ = false;
 }
 
 bool HostTier::make_room() {
@@ -445,7 +499,7 @@ bool HostTier::evict(std::uint64_t used_before) {
 }
 
 void HostTier::discard(Entries::iterator idle) {
-  idle_.erase(idle->second.idle_at);
+  idle_.erase(idle->second.at);
   entries_.erase(idle);
   ++evictions_;
 }
@@ -460,6 +514,7 @@ void HostTier::close() {
   refused_.clear();
   flights_.clear();
   idle_.clear();
+  held_.clear();
   entries_.clear();
 }
 

@@ -47,7 +47,9 @@ struct HostTierOptions {
   std::size_t spare_pages = 0;      ///< Free pages that neither fetches nor saves take.
 };
 
-/// Not thread-safe.
+/// Not thread-safe. Where memory runs out, stage(), keep_only() and put() throw std::bad_alloc and
+/// have changed nothing, pages that are asked for are not given, and a block that cannot be written
+/// down counts as one without room. Whatever ends something needs no memory.
 class HostTier {
  public:
   struct Fetch {
@@ -127,8 +129,8 @@ class HostTier {
   struct Entry {
     StagingLease page;
     std::size_t pins = 0;
-    std::uint64_t used = 0;  // When it became idle; as `idle_at`, while it is.
-    std::list<BlockHash>::iterator idle_at;
+    std::uint64_t used = 0;             // When it became idle, while it is.
+    std::list<BlockHash>::iterator at;  // In idle_ or held_.
   };
   using Entries = std::unordered_map<BlockHash, Entry, BlockHashHasher>;
   struct Order {
@@ -142,8 +144,8 @@ class HostTier {
     std::size_t staged = 0;     // Leading blocks that are here.
     StageEnd end = StageEnd::kAll;
     bool is_done = false;
-    bool is_quiet = false;  // The leader has decided.
-    bool has_news = false;
+    bool is_quiet = false;     // The leader has decided.
+    std::list<Sequence> news;  // Its place in news_, as long as there are none.
 
     bool is_loose() const { return hold == 0; }
   };
@@ -153,6 +155,10 @@ class HostTier {
   };
 
   void begin(Sequence sequence, Order& order);
+  void prepare(Sequence sequence, Order& order);
+  void take_back(Sequence sequence) noexcept;
+  void go_on_loose_if_possible(const Order& order, std::size_t from) noexcept;
+  bool begin_next_if_possible(Sequence sequence, Order& order, std::vector<Fetch>& fetches);
   StagingLease take_page_for(Sequence sequence, Order& order);
   void end_hold(Sequence sequence);
   void go_on_loose(const Order& order, std::size_t from);
@@ -160,7 +166,7 @@ class HostTier {
   void fail(Sequence sequence, std::size_t block, StageEnd end);
   void cut(Sequence sequence, Order& order, std::size_t limit);
   void proceed(Sequence sequence, Order& order);
-  void note_news(Sequence sequence, Order& order);
+  void note_news(Order& order);
   void remember_release(const HoldRelease& release);
   /// Whether an order of that hold comes too late.
   bool is_settled(HoldId hold) const { return hold <= settled_up_to_ && !awaited_.contains(hold); }
@@ -172,7 +178,6 @@ class HostTier {
 
   StagingLease take_page(StagingPool::Use use, std::uint64_t used_before);
   void insert(const BlockHash& block, StagingLease page);
-  void make_idle(const BlockHash& block, Entry& entry);
   void touch(Entry& entry);
   void pin(Entry& entry);
   void unpin(const BlockHash& block);
@@ -183,6 +188,7 @@ class HostTier {
   const HostTierOptions options_;
   Entries entries_;
   std::list<BlockHash> idle_;  // Of the entries that no hold needs, least recently used first.
+  std::list<BlockHash> held_;  // Of all others.
   // Others had leases on all of them when they were last looked through; whoever relies on it knows
   // why that is still so.
   bool all_idle_leased_ = false;
@@ -192,7 +198,7 @@ class HostTier {
   std::unordered_map<HoldId, Sequence> by_hold_;
   std::set<Sequence> wanting_;        // Holds that have something to fetch.
   std::set<Sequence> wanting_loose_;  // All loose orders.
-  std::vector<Sequence> news_;
+  std::list<Sequence> news_;
   std::vector<StageProgress> refused_;
   std::unordered_map<HoldId, std::uint32_t> releases_;  // Of holds that are over, or not here yet.
   std::deque<HoldId> releases_by_age_;

@@ -19,11 +19,11 @@ std::shared_ptr<LoadRun> LoadPipeline::begin(std::vector<PageTask> tasks, Stream
   return run;
 }
 
-void LoadPipeline::end() {
+void LoadPipeline::end() noexcept {
   if (const std::shared_ptr<LoadRun> before = replace(nullptr)) before->cancel();
 }
 
-std::shared_ptr<LoadRun> LoadPipeline::replace(std::shared_ptr<LoadRun> with) {
+std::shared_ptr<LoadRun> LoadPipeline::replace(std::shared_ptr<LoadRun> with) noexcept {
   const std::shared_ptr<LoadRun> begun = with;
   bool closed = false;
   {

@@ -22,7 +22,7 @@ class LoadPipeline {
   /// The loads of a step, not begun yet. Ends those of the step before. May throw std::bad_alloc.
   std::shared_ptr<LoadRun> begin(std::vector<PageTask> tasks, StreamHandle stream);
   /// No page is written any more.
-  void end();
+  void end() noexcept;
 
   /// Ends the loads that are under way. False if something works on them still at the deadline.
   bool close(Deadline deadline);
@@ -31,7 +31,7 @@ class LoadPipeline {
   std::size_t budget_blocks() const;
 
  private:
-  std::shared_ptr<LoadRun> replace(std::shared_ptr<LoadRun> with) KVC_EXCLUDES(mutex_);
+  std::shared_ptr<LoadRun> replace(std::shared_ptr<LoadRun> with) noexcept KVC_EXCLUDES(mutex_);
 
   const PipelineParts parts_;
   const std::size_t batch_blocks_;

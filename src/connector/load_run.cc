@@ -87,8 +87,7 @@ void LoadRun::drive_in_background() {
   try {
     drive_to(parts_.shards.parts() - 1);
   } catch (const std::exception& error) {
-    log_quietly(*parts_.worker.logger, LogLevel::kError,
-                std::string("a load broke off: ") + error.what());
+    log_quietly(*parts_.worker.logger, LogLevel::kError, "a load broke off: ", error.what());
   }
 }
 
@@ -123,7 +122,7 @@ void LoadRun::drive_to(std::uint32_t part) {
     std::string failed;
     {
       const MutexLock lock(mutex_);
-      if (broken && !ended_) failed = end();
+      if (broken && !ended_) failed = break_off();
       if (ended_) current_ = nullptr;
       copying_ = driving_ = false;
       changed_.notify_all();
@@ -259,6 +258,16 @@ void LoadRun::end_copying() {
 }
 
 LoadRun::Settled LoadRun::settle(const BlockFetch& fetch) {
+  try {
+    return place_all(fetch);
+  } catch (...) {
+    // What was issued reads the staging and writes to the pages until it is complete.
+    (void)parts_.worker.copier->flush(stream_);
+    throw;
+  }
+}
+
+LoadRun::Settled LoadRun::place_all(const BlockFetch& fetch) {
   Settled settled;
   std::vector<const BlockFetch::Item*> intact;
   for (std::size_t i = 0; i < fetch.items().size(); ++i) {
@@ -361,22 +370,15 @@ std::string LoadRun::add_up(const Settled& settled) {
     changed_.notify_all();
     return {};
   }
-  if (in_place_ < parts && settled_ < parts * wanted_.size()) {
-    gained_.loads_unavailable +=
-        fail_rest({Code::kUnavailable, "given up, since another block of the step failed"});
-  }
-  return end();
+  if (in_place_ == parts || settled_ == parts * wanted_.size()) return end();
+  return give_up(Code::kUnavailable, "given up, since another block of the step failed");
 }
 
 void LoadRun::run_out_of_time() {
   std::string failed;
   {
     const MutexLock lock(mutex_);
-    if (!ended_) {
-      gained_.loads_unavailable +=
-          fail_rest({Code::kTimedOut, "not answered within the load deadline"});
-      failed = end();
-    }
+    if (!ended_) failed = give_up(Code::kTimedOut, "not answered within the load deadline");
     while (copying_) changed_.wait(mutex_);
   }
   tell(failed);
@@ -387,10 +389,9 @@ void LoadRun::run_out_of_staging() {
   {
     const MutexLock lock(mutex_);
     if (ended_) return;
-    gained_.loads_unavailable += fail_rest(
-        {Code::kUnavailable,
-         "no staging memory is free: it is held for others, or by the store for earlier calls"});
-    failed = end();
+    failed = give_up(
+        Code::kUnavailable,
+        "no staging memory is free: it is held for others, or by the store for earlier calls");
   }
   tell(failed);
 }
@@ -400,6 +401,22 @@ void LoadRun::fail(std::size_t index, const std::string& key, const Status& stat
   for (std::size_t t = wanted_[index].first_task; t != kNone; t = next_task_[t]) {
     failures_.push_back({tasks_[t].request, key, status});
   }
+}
+
+/// Ends the run with what is not in place. Never throws: nobody but its caller would end it.
+std::string LoadRun::give_up(Code code, const char* why) noexcept {
+  try {
+    gained_.loads_unavailable += fail_rest({code, why});
+  } catch (const std::exception&) {
+    return break_off();
+  }
+  return end();
+}
+
+/// Failures may be missing from the list: without one, all that is not complete counts as failed.
+std::string LoadRun::break_off() noexcept {
+  failures_.clear();
+  return end();
 }
 
 /// What is neither in place nor known to have failed; returns how many blocks that are.
@@ -416,8 +433,18 @@ std::size_t LoadRun::fail_rest(const Status& status) {
 }
 
 /// Returns what is to be told of the run once the lock is gone, since a logger may take its time.
-std::string LoadRun::end() {
+std::string LoadRun::end() noexcept {
   ended_ = true;
+  changed_.notify_all();
+  try {
+    return account();
+  } catch (const std::exception&) {
+    return {};  // What failed is returned, which is what counts.
+  }
+}
+
+/// Counts what became of the run, and puts its failures into words.
+std::string LoadRun::account() {
   const Duration took = parts_.worker.clock->now() - begin_;
   const bool late = std::ranges::any_of(failures_, [](const LoadFailure& failure) {
     return failure.status.code() == Code::kTimedOut;
@@ -432,7 +459,6 @@ std::string LoadRun::end() {
     add(stats, gained);
     stats.load_latency.add(took);
   });
-  changed_.notify_all();
   if (failures_.empty()) return {};
   const LoadFailure& first = failures_.front();
   return std::to_string(failures_.size()) + " of " + std::to_string(tasks_.size()) +
@@ -440,11 +466,11 @@ std::string LoadRun::end() {
          first.status.to_string();
 }
 
-void LoadRun::tell(const std::string& failed) const {
+void LoadRun::tell(const std::string& failed) const noexcept {
   if (!failed.empty()) log_quietly(*parts_.worker.logger, LogLevel::kWarning, failed);
 }
 
-void LoadRun::cancel() {
+void LoadRun::cancel() noexcept {
   std::string failed;
   {
     const MutexLock lock(mutex_);

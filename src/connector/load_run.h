@@ -41,11 +41,12 @@ class LoadRun : public std::enable_shared_from_this<LoadRun> {
   bool is_complete() const { return parts_in_place() == parts_.shards.parts(); }
 
   /// Of each task that is not in place, once wait() returned false. Of a run that ended at a part
-  /// that is not the last, every task is one of these.
+  /// that is not the last, every task is one of these. Empty although it is not complete: it broke
+  /// off, or was cancelled, and nothing counts as in place.
   std::vector<LoadFailure> failures() const;
 
   /// Ends the run where it stands.
-  void cancel();
+  void cancel() noexcept;
   /// Waits until no thread works on the run any more. False if the deadline came first.
   bool wait_until_idle(Deadline deadline);
 
@@ -87,6 +88,7 @@ class LoadRun : public std::enable_shared_from_this<LoadRun> {
   bool begin_copying() KVC_EXCLUDES(mutex_);
   void end_copying() KVC_EXCLUDES(mutex_);
   Settled settle(const BlockFetch& fetch);
+  Settled place_all(const BlockFetch& fetch);
   Status place(const BlockFetch::Item& item, const GetResult& result, Settled& settled);
   Status copy_in(const BlockFetch::Item& item);
   void keep_in_tier(const std::vector<const BlockFetch::Item*>& intact);
@@ -98,8 +100,11 @@ class LoadRun : public std::enable_shared_from_this<LoadRun> {
   void run_out_of_staging() KVC_EXCLUDES(mutex_);
   void fail(std::size_t index, const std::string& key, const Status& status) KVC_REQUIRES(mutex_);
   std::size_t fail_rest(const Status& status) KVC_REQUIRES(mutex_);
-  std::string end() KVC_REQUIRES(mutex_);
-  void tell(const std::string& failed) const KVC_EXCLUDES(mutex_);
+  std::string give_up(Code code, const char* why) noexcept KVC_REQUIRES(mutex_);
+  std::string break_off() noexcept KVC_REQUIRES(mutex_);
+  std::string end() noexcept KVC_REQUIRES(mutex_);
+  std::string account() KVC_REQUIRES(mutex_);
+  void tell(const std::string& failed) const noexcept KVC_EXCLUDES(mutex_);
 
   const PipelineParts parts_;
   const std::shared_ptr<LoadSpeed> speed_;

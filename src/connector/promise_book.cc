@@ -1,6 +1,7 @@
 #include "connector/promise_book.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/planted.h"
@@ -22,7 +23,13 @@ HoldId PromiseBook::begin(std::uint32_t blocks) {
   hold.blocks = blocks;
   hold.ranks.resize(options_.ranks);
   const HoldId id = newest_ + 1;
-  holds_.emplace(id, std::move(hold));
+  const auto place = to_come_.emplace(id, 0).first;
+  try {
+    holds_.emplace(id, std::move(hold));
+  } catch (const std::bad_alloc&) {
+    to_come_.erase(place);
+    throw;
+  }
   newest_ = id;
   return id;
 }
@@ -111,7 +118,8 @@ void PromiseBook::planned(HoldId id) {
   const auto found = holds_.find(id);
   if (found == holds_.end() || found->second.state == State::kStaging) return;
   if (KVC_PLANTED("release_before_copy")) tell({id, 0});
-  done_.push_back(id);
+  loading_.push_back({id, plans_ + 1});
+  to_come_.erase(id);
   holds_.erase(found);
 }
 
@@ -152,37 +160,49 @@ std::size_t PromiseBook::expire(Instant now) {
 std::vector<HoldRelease> PromiseBook::take_releases() { return std::exchange(unsent_, {}); }
 
 PromiseBook::PlanEnds PromiseBook::take_plan() {
+  const std::uint64_t plan = plans_ + 1;
   PlanEnds ends;
-  ends.released.reserve(unplanned_.size());
-  for (const auto& [hold, from_block] : unplanned_) ends.released.push_back({hold, from_block});
-  unplanned_.clear();
-  ++plans_;
-  while (!loading_.empty() && plans_ - loading_.front().plan > kPlansUntilLoaded) {
+  ends.released.reserve(unplanned_.size() + loading_.size());
+  ends.done.reserve(loading_.size());
+  if (lists_holds(plan)) ends.live = {.live = not_loaded(), .newest = newest_};
+  // From here on nothing needs memory: what this plan does not tell, no other one would.
+  plans_ = plan;
+  while (!unplanned_.empty()) {
+    auto told = unplanned_.extract(unplanned_.begin());
+    ends.released.push_back({told.key(), told.mapped()});
+    if (find(told.key()) != nullptr) to_come_.insert(std::move(told));
+  }
+  while (!loading_.empty() && plan - loading_.front().plan > kPlansUntilLoaded) {
     // By now the load is done, or its plan never reached the ranks; then this one ends the hold.
     ends.released.push_back({loading_.front().hold, 0});
     loading_.pop_front();
   }
-  if (lists_holds()) ends.live = {.live = not_loaded(), .newest = newest_};
-  for (const HoldId hold : done_) loading_.push_back({hold, plans_});
-  ends.done = std::exchange(done_, {});
+  for (const Loading& loading : loading_) {
+    if (loading.plan == plan) ends.done.push_back(loading.hold);
+  }
   return ends;
 }
 
-bool PromiseBook::lists_holds() const {
-  return newest_ != options_.newest_before && plans_ % options_.plans_per_list == 0 &&
+bool PromiseBook::lists_holds(std::uint64_t plan) const {
+  return newest_ != options_.newest_before && plan % options_.plans_per_list == 0 &&
          !KVC_PLANTED("plan_without_live_holds");
 }
 
+/// With those whose load is in the next plan.
 std::vector<HoldId> PromiseBook::not_loaded() const {
   std::vector<HoldId> holds;
-  holds.reserve(holds_.size() + done_.size() + loading_.size());
+  holds.reserve(holds_.size() + loading_.size());
   for (const auto& [id, hold] : holds_) holds.push_back(id);
-  holds.insert(holds.end(), done_.begin(), done_.end());
+  for (const Loading& loading : loading_) {
+    if (loading.plan > plans_) holds.push_back(loading.hold);
+  }
   return holds;
 }
 
 std::vector<HoldId> PromiseBook::live() const {
-  std::vector<HoldId> holds = not_loaded();
+  std::vector<HoldId> holds;
+  holds.reserve(holds_.size() + loading_.size());
+  for (const auto& [id, hold] : holds_) holds.push_back(id);
   for (const Loading& loading : loading_) holds.push_back(loading.hold);
   return holds;
 }
@@ -197,10 +217,18 @@ const PromiseBook::Hold* PromiseBook::find(HoldId id) const {
   return found == holds_.end() ? nullptr : &found->second;
 }
 
-void PromiseBook::tell(HoldRelease release) {
-  unsent_.push_back(release);
-  const auto [known, added] = unplanned_.emplace(release.hold, release.from_block);
-  if (!added) known->second = std::min(known->second, release.from_block);
+void PromiseBook::tell(HoldRelease release) noexcept {
+  try {
+    unsent_.push_back(release);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next plan tells it.
+  }
+  if (const auto known = unplanned_.find(release.hold); known != unplanned_.end()) {
+    known->second = std::min(known->second, release.from_block);
+    return;
+  }
+  auto told = to_come_.extract(release.hold);
+  told.mapped() = release.from_block;
+  unplanned_.insert(std::move(told));
 }
 
 }  // namespace kvc

@@ -46,6 +46,8 @@ struct StagedPrefix {
 };
 
 /// Not thread-safe. Holds that it does not know are ignored, and so is what comes too late.
+/// begin(), planned() and take_plan() throw std::bad_alloc and have changed nothing then; whatever
+/// else ends a hold, or a part of it, needs no memory.
 class PromiseBook {
  public:
   explicit PromiseBook(const PromiseBookOptions& options)
@@ -113,18 +115,18 @@ class PromiseBook {
   Hold* find(HoldId id);
   const Hold* find(HoldId id) const;
   StagedPrefix staged_by_all(const Hold& hold) const;
-  bool lists_holds() const;
+  bool lists_holds(std::uint64_t plan) const;
   std::vector<HoldId> not_loaded() const;
   Instant end_of_a_hold(Instant now) const;
-  void tell(HoldRelease release);
+  void tell(HoldRelease release) noexcept;
 
   PromiseBookOptions options_;
   std::map<HoldId, Hold> holds_;
   Instant next_expiry_ = Instant::max();  // No promise is over before.
   std::vector<HoldRelease> unsent_;
   std::map<HoldId, std::uint32_t> unplanned_;  // By hold, from which block on.
-  std::vector<HoldId> done_;
-  std::deque<Loading> loading_;  // In the order of plans.
+  std::map<HoldId, std::uint32_t> to_come_;    // Of holds in holds_, places in unplanned_.
+  std::deque<Loading> loading_;                // In the order of plans, that of the next plan last.
   std::uint64_t plans_ = 0;
   HoldId newest_;
 };

@@ -102,7 +102,7 @@ void ReplicaRaiser::run_task() {
     parts_.counters->update(
         [&batch](WorkerStats& stats) { stats.replications_failed += batch.size(); });
     log_quietly(*parts_.worker.logger, LogLevel::kError,
-                std::string("a batch of replications broke off: ") + error.what());
+                "a batch of replications broke off: ", error.what());
   }
   {
     const MutexLock lock(mutex_);

@@ -4,9 +4,11 @@
 #include <chrono>
 #include <exception>
 #include <iterator>
+#include <new>
 #include <string>
 #include <utility>
 
+#include "base/at_end.h"
 #include "base/hand_over.h"
 #include "connector/quiet_log.h"
 #include "connector/stager.h"
@@ -76,8 +78,9 @@ std::vector<SaveItem> SavePipeline::finish(Snapshots taken, const WantedCopies& 
   for (SaveItem& item : taken.items) {
     if (const auto hot = wanted.find(item.block); hot != wanted.end()) item.replicas = hot->second;
   }
+  // Whatever was queued must not be left without a task.
+  const AtEnd start([this] { start_tasks(); });
   enqueue(std::move(taken.items));
-  start_tasks();
   return {};
 }
 
@@ -166,9 +169,15 @@ void SavePipeline::keep_in_tier(const std::vector<SaveItem>& items) {
 void SavePipeline::enqueue(std::vector<SaveItem> items) {
   const MutexLock lock(mutex_);
   for (SaveItem& item : items) {
-    blocks_.insert(item.block);
-    tickets_.insert(++last_ticket_);
-    queue_.push_back({std::move(item), last_ticket_});
+    const Name name{item.block, ++last_ticket_};
+    try {
+      blocks_.insert(name.block);
+      tickets_.insert(name.ticket);
+      queue_.push_back({std::move(item), name.ticket});
+    } catch (const std::bad_alloc&) {
+      end_save(name);  // Nobody else would.
+      throw;
+    }
   }
   if (closed_) drop_queue();
 }

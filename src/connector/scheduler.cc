@@ -105,7 +105,7 @@ void Scheduler::Impl::plan_loads(std::span<const StepRequest> batch, StepPlan* p
   for (const StepRequest& step : batch) {
     if (step.is_new && step.scheduled_tokens > 0) computing.insert(step.id);
   }
-  loaded_holds.reserve(owing_loads.size());
+  loaded_holds.reserve(loaded_holds.size() + owing_loads.size());
   for (const RequestId id : owing_loads) {
     leases.over(id);
     TrackedRequest* request = tracker.find(id);
@@ -149,7 +149,8 @@ void Scheduler::Impl::plan_copies(StepPlan* plan) {
   stats.blocks_hot += plan->hot.size();
 }
 
-/// Whatever became of the rest of the plan: ranks must hear of the ends of holds.
+/// Whatever became of the rest of the plan: ranks must hear of the ends of holds. If not now, then
+/// by the next plan.
 void Scheduler::Impl::plan_holds(StepPlan* plan) {
   if (leader != nullptr) leader->plan(loaded_holds, plan);
   loaded_holds.clear();
@@ -268,9 +269,13 @@ SchedulerStats Scheduler::stats() const {
 }
 
 void Scheduler::note_opted_out(RequestId id, std::string_view why) {
-  Decision decision{.request = id, .end = PrefixEnd::kOptedOut, .why = std::string(why)};
-  const MutexLock lock(impl_->mutex);
-  impl_->decisions.add(std::move(decision));
+  try {
+    Decision decision{.request = id, .end = PrefixEnd::kOptedOut, .why = std::string(why)};
+    const MutexLock lock(impl_->mutex);
+    impl_->decisions.add(std::move(decision));
+  } catch (const std::exception& error) {
+    log_quietly(*impl_->logger, LogLevel::kError, error.what());
+  }
 }
 
 std::vector<std::string> Scheduler::explain() const {

@@ -127,11 +127,16 @@ Result<Offer> Scheduler::Impl::answer(RequestId id, const RequestContent& conten
   Decision decision{.request = id, .matched = computed_tokens / options.tokens_per_block};
   Promise promise = earlier_promise(id, *chain, identity, &decision);
   if (promise.blocks.empty()) promise = look_up(*chain, identity, &decision);
-  TrackedRequest request(hashing, std::move(chain).value(), std::move(identity));
-  request.set_promise(promise);
-  request.set_decision(decision);
-  const std::size_t promised = track(id, std::move(request), &decision);
-  return Offer{promised, promised * options.tokens_per_block};
+  try {
+    TrackedRequest request(hashing, std::move(chain).value(), std::move(identity));
+    request.set_promise(promise);
+    request.set_decision(decision);
+    const std::size_t promised = track(id, std::move(request), &decision);
+    return Offer{promised, promised * options.tokens_per_block};
+  } catch (...) {
+    if (promise.hold != 0) leader->release(promise.hold, 0);  // Nobody else may know of it.
+    throw;
+  }
 }
 
 Result<BlockChain> Scheduler::Impl::name(RequestId id, const RequestContent& content) {
@@ -376,9 +381,9 @@ std::size_t Scheduler::Impl::track(RequestId id, TrackedRequest request, Decisio
     if (hold != 0) leader->release(hold, 0);
   }
   if (promised > 0) leases.promised(id, leased_at);
+  decisions.add(*decision);
   step_promised += promised;
   count(*decision);
-  decisions.add(*decision);
   return promised;
 }
 

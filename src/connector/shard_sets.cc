@@ -17,8 +17,10 @@ void RecentShards::saw(const BlockHash& block) {
     sightings_.splice(sightings_.end(), sightings_, found->second);
     return;
   }
-  sightings_.push_back({block, until});
-  by_block_.emplace(block, std::prev(sightings_.end()));
+  Sightings fresh;
+  fresh.push_back({block, until});
+  by_block_.emplace(block, fresh.begin());
+  sightings_.splice(sightings_.end(), fresh);
   if (sightings_.size() <= limit_) return;
   by_block_.erase(sightings_.front().block);
   sightings_.pop_front();

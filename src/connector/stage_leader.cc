@@ -1,7 +1,7 @@
 #include "kvc/stage_leader.h"
 
 #include <algorithm>
-#include <exception>
+#include <new>
 #include <utility>
 
 #include "base/mutex.h"
@@ -25,11 +25,12 @@ struct StageLeader::Impl {
   /// The first rank that cannot be reached; their number if all can.
   std::uint32_t first_unreachable(const Links& to) const;
   std::shared_ptr<const Links> current_links() const KVC_EXCLUDES(mutex);
-  /// Ends promises whose time is over, and sends what there is to release.
-  void send_releases() KVC_EXCLUDES(mutex);
+  /// Ends promises whose time is over, and sends what there is to release. Without memory the next
+  /// plan tells what a link has not.
+  void send_releases() noexcept KVC_EXCLUDES(mutex);
   void order(HoldId hold, std::span<const BlockHash> blocks, const Links& from) KVC_EXCLUDES(mutex);
   StagedBlocks close(HoldId hold, Deadline deadline) KVC_EXCLUDES(mutex);
-  void release(HoldId hold, std::uint32_t from_block) KVC_EXCLUDES(mutex);
+  void release(HoldId hold, std::uint32_t from_block) noexcept KVC_EXCLUDES(mutex);
 
   const StageLeaderOptions options;
   const std::shared_ptr<const Clock> clock;
@@ -56,7 +57,7 @@ std::shared_ptr<const StageLeader::Impl::Links> StageLeader::Impl::current_links
   return links;
 }
 
-void StageLeader::Impl::send_releases() {
+void StageLeader::Impl::send_releases() noexcept {
   std::vector<HoldRelease> releases;
   std::shared_ptr<const Links> to;
   {
@@ -98,7 +99,7 @@ StagedBlocks StageLeader::Impl::close(HoldId hold, Deadline deadline) {
           .rank = staged.rank};
 }
 
-void StageLeader::Impl::release(HoldId hold, std::uint32_t from_block) {
+void StageLeader::Impl::release(HoldId hold, std::uint32_t from_block) noexcept {
   {
     const MutexLock lock(mutex);
     book.release(hold, from_block);
@@ -110,7 +111,11 @@ StageLeader::StageLeader(const StageLeaderOptions& options, std::shared_ptr<cons
     : impl_(std::make_unique<Impl>(options, std::move(clock))) {}
 
 StageLeader::~StageLeader() {
-  for (const HoldId hold : live_holds().live) impl_->release(hold, 0);
+  try {
+    for (const HoldId hold : live_holds().live) impl_->release(hold, 0);
+  } catch (const std::bad_alloc&) {
+    return;  // The next leader ends them.
+  }
 }
 
 std::uint32_t StageLeader::world_size() const { return impl_->options.world_size; }
@@ -172,15 +177,9 @@ bool StageLeader::allocated(HoldId hold) {
   return impl_->book.allocated(hold);
 }
 
-void StageLeader::expire() noexcept {
-  try {
-    impl_->send_releases();
-  } catch (const std::exception&) {
-    return;  // Without memory the next plan tells what a link has not.
-  }
-}
+void StageLeader::expire() noexcept { impl_->send_releases(); }
 
-void StageLeader::release(HoldId hold, std::uint32_t from_block) {
+void StageLeader::release(HoldId hold, std::uint32_t from_block) noexcept {
   impl_->release(hold, from_block);
 }
 
@@ -189,12 +188,13 @@ void StageLeader::plan(std::span<const HoldId> loaded, StepPlan* plan) {
   impl.send_releases();
   const bool all_connected = connected();
   const MutexLock lock(impl.mutex);
+  if (!all_connected) plan->rendezvous = impl.rendezvous;
   for (const HoldId hold : loaded) impl.book.planned(hold);
   PromiseBook::PlanEnds ends = impl.book.take_plan();
+  // It is told now, or never: nothing that may fail comes after this.
   plan->released = std::move(ends.released);
   plan->done_holds = std::move(ends.done);
   plan->live_holds = std::move(ends.live);
-  plan->rendezvous = all_connected ? std::string() : impl.rendezvous;
 }
 
 LiveHolds StageLeader::live_holds() const {

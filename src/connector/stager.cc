@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <utility>
 
+#include "base/at_end.h"
 #include "base/hand_over.h"
 #include "connector/block_fetch.h"
 #include "connector/fetched_object.h"
@@ -60,6 +62,9 @@ template <typename Work>
 void Stager::guard(Work work) noexcept {
   try {
     work();
+  } catch (const std::bad_alloc&) {
+    // Whoever runs out of memory leaves everything as it was.
+    log_quietly(*parts_.worker.logger, LogLevel::kError, "out of memory: the host tier gave way");
   } catch (const std::exception& error) {
     break_off(error.what());
   }
@@ -80,21 +85,35 @@ void Stager::break_off(const char* why) noexcept {
 // Orders ----------------------------------------------------------------------------------------
 
 void Stager::stage(StageOrder order, Report report) {
+  const HoldId hold = order.hold;
   guard([&] {
-    const Deadline give_up = Deadline::after(*parts_.worker.clock, order.fetch_budget);
-    auto shared = std::make_shared<const Report>(std::move(report));
-    {
-      const MutexLock lock(mutex_);
-      const HoldId hold = order.hold;
-      if (!tier_.has_hold(hold)) reports_[hold] = std::move(shared);
-      tier_.stage(std::move(order), give_up.at);
-      collect_reports();
-      if (!tier_.has_hold(hold)) reports_.erase(hold);
-      count();
+    SharedReport shared;
+    try {
+      shared = std::make_shared<const Report>(std::move(report));
+      take_order(std::move(order), shared);
+    } catch (const std::bad_alloc&) {
+      // Nobody may wait for it until his deadline.
+      const Report& to = shared == nullptr ? report : *shared;
+      const StageProgress refusal{.hold = hold, .done = true, .end = StageEnd::kUnavailable};
+      if (to != nullptr) to(refusal);
+      throw;
     }
     deliver();
     start_tasks();
   });
+}
+
+void Stager::take_order(StageOrder order, const SharedReport& report) {
+  const Deadline give_up = Deadline::after(*parts_.worker.clock, order.fetch_budget);
+  const MutexLock lock(mutex_);
+  const HoldId hold = order.hold;
+  const AtEnd forget([&]() KVC_REQUIRES(mutex_) {
+    if (!tier_.has_hold(hold)) reports_.erase(hold);
+  });
+  if (!tier_.has_hold(hold)) reports_[hold] = report;
+  tier_.stage(std::move(order), give_up.at);
+  collect_reports();
+  count();
 }
 
 void Stager::release(HoldRelease release) {
@@ -124,11 +143,16 @@ void Stager::keep_only(std::span<const HoldId> live, HoldId newest) {
   });
 }
 
-void Stager::collect_reports() {
-  for (const StageProgress& progress : tier_.take_reports()) {
-    const auto at = reports_.find(progress.hold);
-    if (at == reports_.end() || *at->second == nullptr) continue;
-    outbox_.push_back({at->second, progress});
+/// One for which there is no memory is lost, as on any other way to the leader.
+void Stager::collect_reports() noexcept {
+  try {
+    for (const StageProgress& progress : tier_.take_reports()) {
+      const auto at = reports_.find(progress.hold);
+      if (at == reports_.end() || *at->second == nullptr) continue;
+      outbox_.push_back({at->second, progress});
+    }
+  } catch (const std::bad_alloc&) {
+    return;
   }
 }
 
@@ -228,14 +252,13 @@ bool Stager::run_batch() {
   Batch batch = take_batch();
   deliver();
   if (batch.fetches.empty()) return false;
-  std::exception_ptr broken;
   try {
     fetch(batch);
-  } catch (...) {
-    broken = std::current_exception();
+  } catch (const std::exception& error) {
+    // What the tier has not been told, it is told now.
+    log_quietly(*parts_.worker.logger, LogLevel::kError, "a fetch broke off: ", error.what());
   }
   const bool goes_on = end_batch(std::move(batch));
-  if (broken != nullptr) std::rethrow_exception(broken);
   deliver();
   return goes_on;
 }
@@ -246,10 +269,14 @@ Stager::Batch Stager::take_batch() {
   Batch batch;
   const std::size_t half = (tier_.wanted(2 * batch_blocks_) + 1) / 2;
   const std::size_t small = blocks_in(kSmallBatchBytes, parts_);
-  batch.fetches = tier_.begin_fetches(std::min(batch_blocks_, std::max(half, small)), now);
-  if (batch.fetches.empty() && !is_loose_running_) {
-    batch.fetches = tier_.begin_loose_fetches(batch_blocks_, now);
-    is_loose_running_ = batch.is_loose = !batch.fetches.empty();
+  try {
+    batch.fetches = tier_.begin_fetches(std::min(batch_blocks_, std::max(half, small)), now);
+    if (batch.fetches.empty() && !is_loose_running_) {
+      batch.fetches = tier_.begin_loose_fetches(batch_blocks_, now);
+      is_loose_running_ = batch.is_loose = !batch.fetches.empty();
+    }
+  } catch (const std::bad_alloc&) {
+    tier_.give_up_wanted();
   }
   collect_reports();
   count();

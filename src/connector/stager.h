@@ -29,7 +29,8 @@ namespace kvc {
 /// Calls that fetch at the same time.
 inline constexpr std::size_t kFetchTasks = 2;
 
-/// Safe to use from any thread. What breaks inside closes the tier: nothing more is staged.
+/// Safe to use from any thread. What runs out of memory costs an order, a block or a report; any
+/// other thing that breaks inside closes the tier: nothing more is staged.
 class Stager final : public StageRank, public std::enable_shared_from_this<Stager> {
  public:
   /// A call that is not answered within `call_budget` is given up, so that a store that hangs does
@@ -76,7 +77,8 @@ class Stager final : public StageRank, public std::enable_shared_from_this<Stage
   void guard(Work work) noexcept;
   void break_off(const char* why) noexcept KVC_EXCLUDES(mutex_);
 
-  void collect_reports() KVC_REQUIRES(mutex_);
+  void take_order(StageOrder order, const SharedReport& report) KVC_EXCLUDES(mutex_);
+  void collect_reports() noexcept KVC_REQUIRES(mutex_);
   void deliver() KVC_EXCLUDES(mutex_);
   void count() KVC_REQUIRES(mutex_);
 

@@ -1,33 +1,54 @@
 #include "connector/staging.h"
 
 #include <algorithm>
+#include <exception>
 #include <string>
 
 namespace kvc {
+
+namespace {
+
+/// So short that its string takes no memory.
+constexpr const char* kStillUsed = "still in use";
+
+/// A call that broke off may have done its work, as one that was not answered.
+Status register_with(Store& store, std::span<std::byte> memory) {
+  try {
+    return store.register_memory(memory);
+  } catch (const std::exception&) {
+    return {Code::kTimedOut, "it broke off"};
+  }
+}
+
+}  // namespace
 
 Result<std::shared_ptr<StagingArea>> StagingArea::create(std::size_t bytes, PageCopier& copier,
                                                          Store& store) {
   Result<std::unique_ptr<StagingMemory>> allocated = copier.allocate_staging(bytes);
   if (!allocated.ok()) return allocated.status();
-  std::unique_ptr<StagingMemory> memory = std::move(allocated).value();
-  const Status status = store.register_memory(memory->bytes());
-  if (!status.ok()) {
-    // An unanswered registration may still come about.
-    if (status.code() == Code::kTimedOut) memory->abandon();
-    return Status(Code::kUnavailable, "the store did not take " + std::to_string(bytes) +
-                                          " bytes of staging memory: " + status.message());
-  }
-  return std::make_shared<StagingArea>(std::move(memory));
+  // Before it is registered: from then on the memory must not be lost sight of.
+  auto area = std::make_shared<StagingArea>(std::move(allocated).value());
+  const Status status = register_with(store, area->bytes());
+  if (status.ok()) return area;
+  // An unanswered registration may still come about.
+  if (status.code() == Code::kTimedOut) area->memory_->abandon();
+  return Status(Code::kUnavailable, "the store did not take " + std::to_string(bytes) +
+                                        " bytes of staging memory: " + status.message());
 }
 
-Status StagingArea::close(Store& store, bool idle) {
+Status StagingArea::close(Store& store, bool idle) noexcept {
   if (!idle) {
     memory_->abandon();
-    return {Code::kTimedOut, "store calls that were given up still hold staging memory"};
+    return {Code::kTimedOut, kStillUsed};
   }
-  Status status = store.unregister_memory(memory_->bytes());
-  if (!status.ok()) memory_->abandon();
-  return status;
+  try {
+    Status status = store.unregister_memory(memory_->bytes());
+    if (!status.ok()) memory_->abandon();
+    return status;
+  } catch (const std::exception&) {
+    memory_->abandon();
+    return {Code::kTimedOut, kStillUsed};
+  }
 }
 
 StagingPage::~StagingPage() {

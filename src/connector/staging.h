@@ -32,7 +32,7 @@ class StagingArea {
   /// Ends the registration if the memory is `idle`; it is freed with the last page. Memory
   /// that a call may still use, or that the store does not let go of, stays allocated for good: its
   /// address must not be given to anybody else. Once.
-  Status close(Store& store, bool idle);
+  Status close(Store& store, bool idle) noexcept;
 
  private:
   std::unique_ptr<StagingMemory> memory_;

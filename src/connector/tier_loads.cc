@@ -26,6 +26,16 @@ TierLoads::TierLoads(const PipelineParts& parts, std::span<const PageTask> tasks
 }
 
 std::vector<LoadFailure> TierLoads::copy(std::span<const HoldId> holds, StreamHandle stream) {
+  try {
+    return copy_all(holds, stream);
+  } catch (...) {
+    // What was issued reads the staging and writes to the pages until it is complete.
+    (void)parts_.worker.copier->flush(stream);
+    throw;
+  }
+}
+
+std::vector<LoadFailure> TierLoads::copy_all(std::span<const HoldId> holds, StreamHandle stream) {
   std::vector<LoadFailure> failures;
   const Instant begin = parts_.worker.clock->now();
   std::vector<const PageTask*> copied;

@@ -27,6 +27,7 @@ class TierLoads {
   std::vector<LoadFailure> copy(std::span<const HoldId> holds, StreamHandle stream);
 
  private:
+  std::vector<LoadFailure> copy_all(std::span<const HoldId> holds, StreamHandle stream);
   /// With all that rely on the same page.
   void fail(const PageTask& task, const Status& status, std::vector<LoadFailure>* failures) const;
   void count(std::size_t copied, Duration took) const;

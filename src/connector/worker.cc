@@ -2,9 +2,11 @@
 
 #include <chrono>
 #include <exception>
+#include <new>
 #include <string>
 #include <utility>
 
+#include "base/at_end.h"
 #include "connector/quiet_log.h"
 #include "connector/worker_impl.h"
 
@@ -66,7 +68,13 @@ Status Worker::Impl::register_layout(const Fingerprint& keyspace, const PagedLay
   Result<std::shared_ptr<StagingArea>> area =
       StagingArea::create(staging->total_bytes(), *parts.copier, *parts.store);
   if (!area.ok()) return area.status();
-  std::shared_ptr<Ready> made = make_ready(keyspace, group, *staging, std::move(area).value());
+  std::shared_ptr<Ready> made;
+  try {
+    made = make_ready(keyspace, group, *staging, area.value());
+  } catch (...) {
+    (void)area.value()->close(*parts.store, true);
+    throw;
+  }
   const MutexLock lock(mutex);
   ready = std::move(made);
   return {};
@@ -181,7 +189,7 @@ void Worker::Impl::close(Deadline deadline) {
   for (const std::shared_ptr<StagingPool>& pool : last->pools) idle = idle && pool->lent() == 0;
   if (const Status status = last->area->close(*parts.store, idle); !status.ok()) {
     log_quietly(*parts.logger, LogLevel::kWarning,
-                "the staging memory stays allocated: " + status.to_string());
+                "the staging memory stays allocated: ", status.message());
   }
 }
 
@@ -239,12 +247,17 @@ std::vector<LoadFailure> Worker::load(StreamHandle stream) {
   const bool loads_due = std::exchange(impl.loads_due, false);
   if (!loads_due && !impl.holds_due) return {};
   const std::shared_ptr<Impl::Ready> ready = impl.enter();
+  const AtEnd leave([&] {
+    if (ready != nullptr) impl.leave();
+  });
   std::vector<LoadFailure> failures;
-  if (loads_due) failures = impl.load(impl.plan, ready.get(), stream);
-  if (ready != nullptr) {
-    impl.end_holds(*ready);
-    impl.leave();
+  try {
+    if (loads_due) failures = impl.load(impl.plan, ready.get(), stream);
+  } catch (const std::bad_alloc&) {
+    impl.saves_due = false;
+    throw;
   }
+  if (ready != nullptr) impl.end_holds(*ready);
   impl.note_failures(impl.plan, failures);
   return failures;
 }
@@ -258,14 +271,14 @@ std::vector<LoadFailure> Worker::wait_for_layer(std::uint32_t layer, StreamHandl
     impl.note_failures(impl.plan, failures);
     return failures;
   }
+  const AtEnd leave([&] { impl.leave(); });
   try {
     if (ready->by_layer()) failures = impl.wait_for_layer(*ready, layer);
   } catch (const std::exception& error) {
-    failures =
-        impl.fail_all(impl.plan, ready.get(),
-                      {Code::kUnavailable, std::string("a load broke off: ") + error.what()});
+    impl.saves_due = false;
+    ready->loads->end();  // Every later wait says so again.
+    failures = impl.fail_all(impl.plan, ready.get(), Impl::broke_off("a load", error));
   }
-  impl.leave();
   impl.note_failures(impl.plan, failures);
   return failures;
 }
@@ -279,7 +292,7 @@ void Worker::layer_computed(std::uint32_t layer, StreamHandle stream) {
   } catch (const std::exception& error) {
     ready->saves->forget_snapshots();
     log_quietly(*impl.parts.logger, LogLevel::kError,
-                std::string("a layer was not copied in time: ") + error.what());
+                "a layer was not copied in time: ", error.what());
   }
   impl.leave();
 }
@@ -290,6 +303,10 @@ std::vector<LoadFailure> Worker::save(StreamHandle stream) {
   if (!std::exchange(impl.pass_open, false)) return {};
   const std::shared_ptr<Impl::Ready> ready = impl.enter();
   if (ready == nullptr) return impl.end_closed_pass();
+  const AtEnd leave([&] {
+    ready->saves->forget_snapshots();  // Those of saves that did not come about.
+    impl.leave();
+  });
   std::vector<LoadFailure> failures;
   try {
     failures = impl.end_pass(*ready);
@@ -297,20 +314,15 @@ std::vector<LoadFailure> Worker::save(StreamHandle stream) {
     if (saves_due && failures.empty()) impl.save(impl.plan, *ready, stream);
   } catch (const std::exception& error) {
     ready->hooks->end_pass();
+    log_quietly(*impl.parts.logger, LogLevel::kError,
+                "the saves of a step were lost: ", error.what());
     // What end_pass() has to tell must not be lost, whatever else is.
     if (failures.empty() && !ready->hooks->loads_were_in_time()) {
-      failures.push_back({0,
-                          "",
-                          {Code::kUnavailable,
-                           std::string("the pass may have read pages that were not filled; its end "
-                                       "broke off: ") +
-                               error.what()}});
+      failures.push_back(
+          {0, "",
+           Impl::broke_off("the pass may have read pages that were not filled; its end", error)});
     }
-    log_quietly(*impl.parts.logger, LogLevel::kError,
-                std::string("the saves of a step were lost: ") + error.what());
   }
-  ready->saves->forget_snapshots();  // Those of saves that did not come about.
-  impl.leave();
   return failures;
 }
 

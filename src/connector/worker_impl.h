@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <unordered_set>
 #include <utility>
@@ -64,12 +65,15 @@ struct Worker::Impl {
   std::vector<LoadFailure> failures_of(const LoadRun& failed) const;
   std::vector<LoadFailure> fail_all(const StepPlan& bound, const Ready* with,
                                     const Status& status) const;
+  std::vector<LoadFailure> fail_each(const StepPlan& bound, const Ready* with,
+                                     const Status& status) const;
+  static Status broke_off(const char* what, const std::exception& error) noexcept;
   std::vector<PageTask> loadable(const StepPlan& bound, const Ready& with,
                                  std::vector<LoadFailure>* failures);
   void end_holds(const Ready& with);
   void raise_hot(const StepPlan& bound, const Ready& with,
                  const std::vector<LoadFailure>& failures);
-  void note_failures(const StepPlan& bound, const std::vector<LoadFailure>& failures);
+  void note_failures(const StepPlan& bound, const std::vector<LoadFailure>& failures) noexcept;
   std::vector<LoadFailure> wait_for_layer(const Ready& with, std::uint32_t layer);
   void layer_computed(const Ready& with, std::uint32_t layer, StreamHandle stream);
   std::vector<LoadFailure> end_pass(const Ready& with);

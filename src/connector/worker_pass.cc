@@ -1,6 +1,7 @@
 // What a Worker does between bind() and the end of the pass: loads, layers, saves.
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -15,6 +16,18 @@ namespace kvc {
 
 std::vector<LoadFailure> Worker::Impl::fail_all(const StepPlan& bound, const Ready* with,
                                                 const Status& status) const {
+  try {
+    return fail_each(bound, with, status);
+  } catch (const std::bad_alloc&) {
+    // One for all of them takes little memory, none of it for a text that is longer than this.
+    std::vector<LoadFailure> all(1);
+    all.front().status = {status.code(), "out of memory"};
+    return all;
+  }
+}
+
+std::vector<LoadFailure> Worker::Impl::fail_each(const StepPlan& bound, const Ready* with,
+                                                 const Status& status) const {
   std::vector<LoadFailure> failures;
   failures.reserve(bound.loads.size());
   for (const PageTask& task : bound.loads) {
@@ -46,9 +59,17 @@ std::vector<LoadFailure> Worker::Impl::load(const StepPlan& bound, const Ready* 
   try {
     return run_loads(bound, *with, stream);
   } catch (const std::exception& error) {
-    // How far it came is not known, so nothing counts as loaded.
-    return fail_all(bound, with,
-                    {Code::kUnavailable, std::string("the load broke off: ") + error.what()});
+    // How far it came is not known, so nothing counts as loaded, nor is anything written later.
+    with->loads->end();
+    return fail_all(bound, with, broke_off("the load", error));
+  }
+}
+
+Status Worker::Impl::broke_off(const char* what, const std::exception& error) noexcept {
+  try {
+    return {Code::kUnavailable, std::string(what) + " broke off: " + error.what()};
+  } catch (const std::bad_alloc&) {
+    return {Code::kUnavailable, "it broke off"};
   }
 }
 
@@ -150,12 +171,22 @@ void Worker::Impl::raise_hot(const StepPlan& bound, const Ready& with,
   log_quietly(*parts.logger, LogLevel::kError, error.what());
 }
 
-void Worker::Impl::note_failures(const StepPlan& bound, const std::vector<LoadFailure>& failures) {
+/// Never throws: what rests on pages that were not filled must not be saved.
+void Worker::Impl::note_failures(const StepPlan& bound,
+                                 const std::vector<LoadFailure>& failures) noexcept {
   if (failures.empty() || KVC_PLANTED("save_after_failed_load")) return;
-  for (const LoadFailure& failure : failures) failed_requests.insert(failure.request);
-  // Which of a request's pages failed is not told apart: none of them is trusted.
-  for (const PageTask& task : bound.loads) {
-    if (failed_requests.contains(task.request)) failed_slots.insert(task.slot);
+  try {
+    for (const LoadFailure& failure : failures) failed_requests.insert(failure.request);
+    // Which of a request's pages failed is not told apart: none of them is trusted.
+    for (const PageTask& task : bound.loads) {
+      if (failed_requests.contains(task.request)) failed_slots.insert(task.slot);
+    }
+  } catch (const std::bad_alloc&) {
+    saves_due = false;
+  }
+  // One that stands for loads of requests that it does not name.
+  if (std::ranges::any_of(failures, [](const LoadFailure& one) { return one.key.empty(); })) {
+    saves_due = false;
   }
 }
 

@@ -184,10 +184,12 @@ struct BlockChain::State {
       std::memcpy(message.data() + kPreviousAt, previous.bytes.data(), sizeof(BlockHash));
     }
     write_tokens(first);
+    message.resize(head_bytes());  // Without what a block before that came to nothing has left.
     write_media(first);
-    hash.digest(message, &previous.bytes);
-    message.resize(head_bytes());
-    blocks.push_back(previous);
+    BlockHash name;
+    hash.digest(message, &name.bytes);
+    blocks.push_back(name);
+    previous = name;
   }
 };
 
@@ -255,7 +257,9 @@ Status BlockChain::assign(std::span<const Token> tokens) {
 Status BlockChain::assign(std::span<const Token> tokens, const BlockChain& other) {
   State& state = *state_;
   const std::size_t block_tokens = state.tokens_per_block;
-  const std::size_t blocks = common_prefix(other.state_->tokens, tokens) / block_tokens;
+  // Of a chain that ran out of memory, the last tokens are in no block.
+  const std::size_t blocks = std::min(common_prefix(other.state_->tokens, tokens) / block_tokens,
+                                      other.state_->blocks.size());
   const auto end = static_cast<std::ptrdiff_t>(blocks);
   state.tokens.assign(tokens.begin(),
                       tokens.begin() + end * static_cast<std::ptrdiff_t>(block_tokens));

@@ -1,5 +1,6 @@
 #include "kvc/linked_worker.h"
 
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -23,14 +24,19 @@ class LinkedWorker::Link {
     client_ = std::move(made).value();
     return {};
   }
-  void meet(const std::string& rendezvous) {
+  /// Never throws: the plan that names the leader is to be bound whatever becomes of this.
+  void meet(const std::string& rendezvous) noexcept {
     const std::shared_ptr<ChannelClient> linked = rendezvous.empty() ? nullptr : client();
     if (linked == nullptr) return;
-    const Status status = linked->meet(rendezvous);
-    if (!status.ok() && !std::exchange(told_, true)) {
-      logger_->log(LogLevel::kWarning,
-                   "this rank cannot take orders of its leader, nothing will be promised: " +
-                       status.to_string());
+    try {
+      const Status status = linked->meet(rendezvous);
+      if (!status.ok() && !std::exchange(told_, true)) {
+        logger_->log(LogLevel::kWarning,
+                     "this rank cannot take orders of its leader, nothing will be promised: " +
+                         status.to_string());
+      }
+    } catch (const std::exception&) {
+      return;  // The next plan names it again, as long as this rank is not connected.
     }
   }
   void close() const {

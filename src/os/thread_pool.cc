@@ -38,6 +38,9 @@ class ThreadPool final : public Executor {
   explicit ThreadPool(ThreadPoolOptions options)
       : options_(std::move(options)), state_(std::make_shared<PoolState>()) {
     options_.name.resize(std::min(options_.name.size(), kNameLength));
+    // A thread that has started needs its place: what is thrown would wait for it, under the lock.
+    const MutexLock lock(state_->mutex);
+    threads_.reserve(options_.threads);
   }
 
   ~ThreadPool() override {

@@ -29,8 +29,10 @@ BlockHeat* HeatTable::find(const BlockHash& block) {
 BlockHeat& HeatTable::touch(const BlockHash& block, Instant now) {
   const auto found = entries_.find(block);
   if (found == entries_.end()) {
-    once_.push_front({block, {}});
-    entries_.emplace(block, once_.begin());
+    std::list<Entry> fresh;
+    fresh.push_front({block, {}});
+    entries_.emplace(block, fresh.begin());
+    once_.splice(once_.begin(), fresh);
   } else {
     Entry& entry = *found->second;
     repeated_.splice(repeated_.begin(), entry.repeated ? repeated_ : once_, found->second);

@@ -173,9 +173,12 @@ class MemoryStoreImpl final : public MemoryStore {
       ++evicted_;
     }
     id = object.id = ++last_id_;
-    bytes_used_ += object.bytes;
-    objects_.push_front(std::move(object));
-    index_.emplace(objects_.front().key, objects_.begin());
+    const std::size_t bytes = object.bytes;
+    ObjectList fresh;
+    fresh.push_front(std::move(object));
+    index_.emplace(fresh.front().key, fresh.begin());
+    objects_.splice(objects_.begin(), fresh);
+    bytes_used_ += bytes;
     return {Reaction::kOk, PutEffect::kStored};
   }
 
