@@ -496,9 +496,11 @@ def _loads_of(metadata: Any) -> list[tuple[int, str, str, str]]:
 def _load_error(
     failures: list[tuple[int, str, str, str]], failed: tuple[int, ...]
 ) -> KvConnectorLoadError:
-    requests = list(dict.fromkeys([*(failure[0] for failure in failures), *failed]))
-    keys = [failure[1] for failure in failures]
-    causes = [f"{key}: {message or code}" for _, key, code, message in failures]
+    # One without a key stands for all loads of the step: it is not known whose failed.
+    named = [failure for failure in failures if failure[1]]
+    requests = list(dict.fromkeys([*(failure[0] for failure in named), *failed]))
+    keys = [failure[1] for failure in named]
+    causes = [f"{key or 'any of them'}: {message or code}" for _, key, code, message in failures]
     if failed:
         causes.append(f"pages of request(s) {list(failed)} were not understood")
     shown = "; ".join(causes[:_NAMED_IN_MESSAGE])

@@ -375,6 +375,24 @@ def test_a_scheduler_that_ended_fails_what_it_owes(make_engine: MakeEngine) -> N
     assert_load_fails_for(engine, promised)
 
 
+def test_a_failure_that_stands_for_all_loads_names_no_request(make_engine: MakeEngine) -> None:
+    class OutOfMemory(Exploding):
+        def load(self, stream: int) -> Any:
+            return [(0, "", "unavailable", "out of memory")]
+
+    engine = make_engine()
+    worker = engine.worker
+    one = request()
+    worker.bind_connector_meta(engine.plan(one, *engine.start(one)))
+    real = worker._resources.core
+    worker._resources.core = OutOfMemory()  # type: ignore[assignment]
+    with pytest.raises(KvConnectorLoadError, match="any of them: out of memory") as caught:
+        worker.start_load_kv(None)
+    worker._resources.core = real
+    del real
+    assert (caught.value.request_ids, caught.value.keys) == ([], [])
+
+
 def test_a_load_that_was_interrupted_is_not_taken_for_done(make_engine: MakeEngine) -> None:
     """Ctrl-C leaves start_load_kv as what it is; who goes on all the same hears of it again."""
 
