@@ -186,9 +186,8 @@ struct BlockChain::State {
     write_tokens(first);
     message.resize(head_bytes());  // Without what a block before that came to nothing has left.
     write_media(first);
-    BlockHash name;
+    BlockHash& name = blocks.emplace_back();
     hash.digest(message, &name.bytes);
-    blocks.push_back(name);
     previous = name;
   }
 };
