@@ -17,6 +17,8 @@
 
 #include <cstddef>
 #include <ostream>
+#include <string>
+#include <tuple>
 
 namespace kvc::testlib {
 
@@ -28,6 +30,13 @@ enum class Shortage {
 /// For names of tests.
 inline void PrintTo(Shortage shortage, std::ostream* out) {
   *out << (shortage == Shortage::kOnce ? "once" : "from then on");
+}
+
+/// The name of a test for each kind of something that has a `name`, and each shortage.
+template <typename Kind>
+std::string name_of_kind(const testing::TestParamInfo<std::tuple<Kind, Shortage>>& of) {
+  const auto& [kind, shortage] = of.param;
+  return std::string(kind.name) + (shortage == Shortage::kOnce ? "Once" : "FromThenOn");
 }
 
 /// Of the calling thread.

@@ -111,16 +111,11 @@ TEST_P(OutOfMemoryLives, EveryByteIsRightOrToldAndNothingStaysHeld) {
   EXPECT_GT(points, 100u);
 }
 
-std::string name_of(const ::testing::TestParamInfo<std::tuple<Kind, Shortage>>& of) {
-  const auto& [kind, shortage] = of.param;
-  return std::string(kind.name) + (shortage == Shortage::kOnce ? "Once" : "FromThenOn");
-}
-
 INSTANTIATE_TEST_SUITE_P(All, OutOfMemoryLives,
                          ::testing::Combine(::testing::ValuesIn(kKinds),
                                             ::testing::Values(Shortage::kOnce,
                                                               Shortage::kFromThenOn)),
-                         name_of);
+                         name_of_kind<Kind>);
 
 }  // namespace
 }  // namespace kvc::testlib
