@@ -375,21 +375,27 @@ def test_a_scheduler_that_ended_fails_what_it_owes(make_engine: MakeEngine) -> N
     assert_load_fails_for(engine, promised)
 
 
+def load_with_core(engine: Engine, core: Any) -> None:
+    """The loads of a step, by `core` instead of the worker's own."""
+    one = request()
+    engine.worker.bind_connector_meta(engine.plan(one, *engine.start(one)))
+    resources = engine.worker._resources
+    real, resources.core = resources.core, core
+    try:
+        engine.worker.start_load_kv(None)
+    finally:
+        resources.core = real
+        # The error keeps this frame, which must not keep the core alive.
+        del real
+
+
 def test_a_failure_that_stands_for_all_loads_names_no_request(make_engine: MakeEngine) -> None:
     class OutOfMemory(Exploding):
         def load(self, stream: int) -> Any:
             return [(0, "", "unavailable", "out of memory")]
 
-    engine = make_engine()
-    worker = engine.worker
-    one = request()
-    worker.bind_connector_meta(engine.plan(one, *engine.start(one)))
-    real = worker._resources.core
-    worker._resources.core = OutOfMemory()  # type: ignore[assignment]
     with pytest.raises(KvConnectorLoadError, match="any of them: out of memory") as caught:
-        worker.start_load_kv(None)
-    worker._resources.core = real
-    del real
+        load_with_core(make_engine(), OutOfMemory())
     assert (caught.value.request_ids, caught.value.keys) == ([], [])
 
 
@@ -402,14 +408,8 @@ def test_a_load_that_was_interrupted_is_not_taken_for_done(make_engine: MakeEngi
 
     engine = make_engine()
     worker = engine.worker
-    one = request()
-    worker.bind_connector_meta(engine.plan(one, *engine.start(one)))
-    real = worker._resources.core
-    worker._resources.core = Interrupted()  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
-        worker.start_load_kv(None)
-    worker._resources.core = real
-    del real
+        load_with_core(engine, Interrupted())
     with pytest.raises(KvConnectorLoadError, match="interrupted"):
         worker.start_load_kv(None)
     worker.wait_for_save(None)
